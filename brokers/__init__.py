@@ -1,0 +1,1 @@
+"""Brokers: the partition core, takeover and ownership, and the shell that serves them."""

@@ -1,0 +1,1 @@
+"""Consumers: the subscription core, replicas, restore and raw subscriptions."""

@@ -1,0 +1,1 @@
+"""Event logs: append, read, claim and trim, in memory and on the local disk."""

@@ -1,0 +1,1 @@
+"""What an event is: kinds and payloads, digests, and the one codec for wire, log and snapshot."""

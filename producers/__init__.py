@@ -1,0 +1,1 @@
+"""Producers: the session core and the publishers of weights, gradients, rows and KV."""

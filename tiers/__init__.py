@@ -1,0 +1,1 @@
+"""Tiers: where items are held, and within which budget."""

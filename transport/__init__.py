@@ -1,0 +1,1 @@
+"""The one ZeroMQ socket factory, loops, heartbeats and the control frames."""
