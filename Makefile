@@ -1,0 +1,57 @@
+# Two commands do all: `make demo` runs the main job, `make test` the tests. Both make .venv first, from
+# constraints.txt, with whatever the shell tells pip (PIP_FIND_LINKS, PIP_INDEX_URL, ...).
+# ARGS goes to the command that is run: make test ARGS="tests/unit -x"
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+# Stamps inside the environment: a second call installs nothing.
+DEMO_READY := $(VENV)/.ready-demo
+TEST_READY := $(VENV)/.ready-test
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+
+.PHONY: demo test slow check format bench clean
+.NOTPARALLEL:
+
+demo: $(DEMO_READY)
+	$(BIN)/paramstream demo $(ARGS)
+
+test: $(TEST_READY)
+	$(BIN)/pytest $(ARGS)
+
+# The long tests only. One of them may rightly take longer than the limit that ends a hanging short one.
+slow: $(TEST_READY)
+	$(BIN)/pytest -m slow -o faulthandler_timeout=1800 $(ARGS)
+
+check: $(TEST_READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(TEST_READY)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(TEST_READY)
+	$(BIN)/paramstream bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "paramstream needs Python 3.11 or newer; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What the tests need holds all that the demo needs, so this stamp stands for both.
+$(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing paramstream and its test tools into $(VENV) (some minutes, once)"
+	$(INSTALL) --editable '.[torch,demo,dev]'
+	@touch $(DEMO_READY) $@
+
+$(DEMO_READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing paramstream into $(VENV) (some minutes, once)"
+	$(INSTALL) --editable '.[torch,demo]'
+	@touch $@

@@ -1,0 +1,80 @@
+"""Holds the front door: what `import paramstream` offers, and that importing it does nothing else."""
+
+import ast
+import subprocess
+import sys
+import types
+
+import pytest
+
+import paramstream
+from house.checkout import ROOT
+
+IMPORT_TIMEOUT_SECONDS = 60
+OPTIONAL = ("torch", "aiokafka", "sklearn", "cupy")
+"""What only an extra installs: a plain install must import without them, and quickly."""
+
+
+def test_the_public_names_are_in_plain_order_and_named_once() -> None:
+    assert paramstream.__all__ == sorted(set(paramstream.__all__))
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in paramstream.__all__ if not hasattr(paramstream, name)] == []
+
+
+def test_every_name_that_is_there_is_public() -> None:
+    names = {
+        name
+        for name, value in vars(paramstream).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert sorted(names - set(paramstream.__all__)) == []
+
+
+def test_every_public_class_and_function_says_what_it_is() -> None:
+    def is_silent(value: object) -> bool:
+        return isinstance(value, type | types.FunctionType) and not value.__doc__
+
+    assert [name for name in paramstream.__all__ if is_silent(getattr(paramstream, name))] == []
+
+
+def test_the_front_door_is_a_list_of_names_and_nothing_else() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    docstring, *statements = tree.body
+    assert isinstance(docstring, ast.Expr)
+    other = [node.lineno for node in statements if not _imports_from_inside(node) and not _sets_all(node)]
+    assert other == []
+
+
+def _imports_from_inside(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.level == 1
+
+
+def _sets_all(node: ast.stmt) -> bool:
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target) == "__all__"
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
+@pytest.mark.parametrize("optional", OPTIONAL)
+def test_importing_paramstream_does_not_import(optional: str) -> None:
+    assert optional not in modules_after("import paramstream")
+
+
+def test_importing_paramstream_starts_no_thread_and_sets_up_no_logging() -> None:
+    code = "import paramstream, threading, logging; print(threading.active_count(), logging.getLogger().handlers)"
+    assert output_of(code).split("\n")[0] == "1 []"
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter holds after it ran ``code``."""
+    return set(output_of(f"{code}\nimport sys\nprint(*sys.modules)").split())
+
+
+def output_of(code: str) -> str:
+    """What a fresh interpreter prints that runs ``code`` with warnings as errors."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
