@@ -1,1 +1,4 @@
-"""What an event is: kinds and payloads, digests, and the one codec for wire, log and snapshot."""
+"""What an event is: its kinds and payloads, digests, and the one codec for wire, log and snapshot.
+
+This room does not know who sends or stores an event.
+"""

@@ -1,1 +1,4 @@
-"""The one ZeroMQ socket factory, loops, heartbeats and the control frames."""
+"""The one ZeroMQ socket factory, connections with their heartbeats, and the control frames between clients and brokers.
+
+This room moves frames; it does not know what a payload means.
+"""

@@ -1,0 +1,84 @@
+"""Version vectors: what somebody has seen, or what an event depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+from urllib.parse import quote, unquote
+
+from .position import epoch_of, offset_of, position
+
+PartitionId = tuple[int, int]
+"""(topic id, partition number): how everything inside names a partition. Users see (topic name, partition number)."""
+
+Topic = TypeVar("Topic", str, int)
+
+
+class VersionVector(Mapping[tuple[Topic, int], int], Generic[Topic]):
+    """An immutable mapping (topic, partition) → position. What it does not name stands at the start.
+
+    `a <= b` holds if `b` has seen everything that `a` has; vectors are partly ordered, so both `a <= b` and `b <= a` may
+    be false. `str` and `parse` carry a vector of topic names between processes.
+    """
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: Mapping[tuple[Topic, int], int] | None = None) -> None:
+        self._positions: dict[tuple[Topic, int], int] = dict(positions or {})
+
+    def __getitem__(self, partition: tuple[Topic, int]) -> int:
+        return self._positions[partition]
+
+    def __iter__(self) -> Iterator[tuple[Topic, int]]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._positions.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VersionVector) and self._positions == other._positions  # pyright: ignore[reportUnknownMemberType]
+
+    def __le__(self, other: VersionVector[Topic]) -> bool:
+        theirs = other._positions
+        return all(theirs.get(partition, 0) >= at for partition, at in self._positions.items())
+
+    def merge(self, other: Mapping[tuple[Topic, int], int]) -> VersionVector[Topic]:
+        """The least vector that has seen what either has."""
+        merged = dict(self._positions)
+        for partition, at in other.items():
+            if at > merged.get(partition, 0):
+                merged[partition] = at
+        return VersionVector(merged)
+
+    def __repr__(self) -> str:
+        return f"VersionVector({self._positions!r})"
+
+    def __str__(self) -> str:
+        """`topic/partition=epoch:offset`, comma-separated and sorted; topic names are percent-encoded."""
+        named = sorted((str(topic), number, at) for (topic, number), at in self._positions.items())
+        return ",".join(
+            f"{quote(topic, safe='')}/{number}={epoch_of(at)}:{offset_of(at)}" for topic, number, at in named
+        )
+
+    @staticmethod
+    def parse(text: str) -> VersionVector[str]:
+        """The vector that `str` wrote. Raises `ValueError` that names the entry which cannot be read."""
+        positions: dict[tuple[str, int], int] = {}
+        for entry in filter(None, text.split(",")):
+            try:
+                where, at = entry.split("=")
+                topic, number = where.rsplit("/", 1)
+                epoch, offset = at.split(":")
+                positions[unquote(topic), int(number)] = position(int(epoch), int(offset))
+            except (ValueError, AssertionError) as error:
+                raise ValueError(
+                    f"not a version vector entry: {entry!r} (expected topic/partition=epoch:offset)"
+                ) from error
+        return VersionVector(positions)
+
+
+EMPTY: VersionVector[int] = VersionVector()
+"""The vector that has seen nothing."""

@@ -1,0 +1,133 @@
+"""What an event log is: a list of records for each partition, which only grows at the end and is cut only at the front.
+
+The records are event frames as `events.codec` writes them, stamped by the partition's owner. A log does not know who
+sequences; it keeps the one rule that makes it fence itself: a *claim* counts if its epoch is above all claims before it, a
+record counts if the latest claim is its writer's own (epoch and nonce) and its position is the next one (`counting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..consistency.vector import PartitionId
+from ..events.codec import Buffer, EventFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a log still holds of a partition when its owner opens it."""
+
+    base: EventFrame | None
+    """The newest base that counts, or None where there is none (a new partition)."""
+    records: Iterator[EventFrame]
+    """The records that count behind the base, in order: epoch records, notes and events."""
+    last_claim: int
+    """The greatest epoch ever claimed; a new claim goes above it."""
+    cut: str
+    """What a torn tail lost, in words that name file, offset and bytes; empty where nothing was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frames in order of position, each a whole event frame: events, notes and epoch records that count."""
+
+    frames: list[memoryview]
+    end: int
+    """The position of the last frame, or what `read` was asked to read after."""
+
+
+class PartitionLog(Protocol):
+    """One partition's records. One thread appends, one syncs, any may read; they may be three different threads."""
+
+    @property
+    def partition(self) -> PartitionId: ...
+
+    @property
+    def start(self) -> int:
+        """The position before the first one that is held."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all records held."""
+        ...
+
+    @property
+    def wants_base(self) -> bool:
+        """The open segment is full: the next append should be a base, which opens a new segment."""
+        ...
+
+    def recover(self) -> Recovered:
+        """Read what is there, cut a torn tail, sync what is kept. Called once, before the first append."""
+        ...
+
+    def append(self, frame: Buffer) -> None:
+        """Write one stamped frame; it is in the operating system's hands when this returns (not yet synced).
+
+        A failed write is retried in a new segment; raises `StorageFull` (ENOSPC) or `CorruptLog` where that fails too:
+        then the broker stops the partition.
+        """
+        ...
+
+    def sync(self) -> int:
+        """Make all appended before this call safe against a power failure; returns the last position that is durable."""
+        ...
+
+    def read(self, after: int, max_bytes: int) -> Batch:
+        """Events after position `after`, up to about `max_bytes` but at least one where there is one. Reads appended ones too.
+
+        Raises `LogTruncated` where `after` lies before `start`, `CorruptLog` naming the place of a damaged record.
+        """
+        ...
+
+    def cut(self, before: int) -> int:
+        """Free whole segments of which nothing at or above `before` is needed; only directly before a base that was read
+        back as counting. Returns the new `start`.
+        """
+        ...
+
+
+class EventLog(Protocol):
+    """All partitions of a broker. Opening one takes whatever makes its owner exclusive, and `close` gives it back."""
+
+    @property
+    def durable_on_append(self) -> bool:
+        """Nothing is gained by `sync`: a memory log holds what it holds."""
+        ...
+
+    @property
+    def boot(self) -> str:
+        """The present boot of the machine the log lies on; empty where that means nothing."""
+        ...
+
+    @property
+    def failed_writes(self) -> int:
+        """How many writes and syncs have failed since the folder was made."""
+        ...
+
+    @property
+    def segment_nbytes(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def limit(self) -> int:
+        """The hard limit of `nbytes` (`log_limit`)."""
+        ...
+
+    def partitions(self) -> list[PartitionId]:
+        """Those that it holds records of."""
+        ...
+
+    def open(self, partition: PartitionId) -> PartitionLog: ...
+
+    def drop(self, partition: PartitionId) -> None:
+        """Forget a partition and free all it holds (its topic was deleted)."""
+        ...
+
+    def close(self) -> None:
+        """Sync and give back everything. A second call changes nothing."""
+        ...

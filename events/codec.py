@@ -1,0 +1,233 @@
+"""The one codec: an event is one contiguous frame, the same on the wire and in the log.
+
+    prefix   64 bytes, fixed: what the partition's owner writes (position, time, nonce) and what is checked before belief
+    head     who wrote it, what it follows on, its two vectors (MessagePack array)
+    meta     the payload's struct (MessagePack array)
+    bulk     raw bytes
+
+The producer encodes a frame once. The owner stamps the prefix *in place*; the rest stays untouched through fan-out, log and
+replica. Two xxh3_64 checksums guard it: one over head, meta and bulk, made by the producer; one over the prefix, which
+includes the first. Every length is checked against the frame and the limits before it is used, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from ..consistency.position import show
+from ..consistency.stamp import Stamp
+from ..consistency.vector import EMPTY, PartitionId, VersionVector
+from ..errors import CorruptLog, InvalidEvent
+from .digest import checksum
+from .kinds import KIND_OF, PAYLOADS, Kind, Payload
+from .limits import MAX_EVENT_BYTES
+
+Buffer = bytes | bytearray | memoryview
+
+FORMAT = 1
+MAGIC = b"PS"
+MAX_BASE_BYTES = 256 * 1024 * 1024
+"""A base is a record of the log only and may be larger than an event: the whole state of a partition's core."""
+
+_PREFIX = struct.Struct("<2sBBIQIIIIQQQQ")
+_STAMP = struct.Struct("<IQQ")  # nonce, position, time
+_STAMP_AT = 28
+_CHECKSUM = struct.Struct("<Q")
+_CHECKSUM_AT = 56
+PREFIX_BYTES = _PREFIX.size
+assert PREFIX_BYTES == 64
+
+_VECTOR_ENTRY = struct.Struct("<QIQ")
+
+
+class Head(msgspec.Struct, array_like=True, frozen=True):
+    """What the producer says about its event, beside the payload."""
+
+    producer: str
+    incarnation: int
+    sequence: int
+    previous: int = 0
+    """The sequence of the session's event before it in this partition; first: the one that the join answered."""
+    joined_epoch: int = 0
+    """The epoch of the partition that the session has joined: the event is refused in any other."""
+    confirmed: int = 0
+    """The session has the answers up to this sequence: the owner may forget their positions."""
+    own: bytes = b""
+    observed: bytes = b""
+    source: tuple[int, int] | None = None
+    """(source position, index) of a processor's output."""
+
+
+_head_decoder = msgspec.msgpack.Decoder(Head)
+_meta_decoders = {kind: msgspec.msgpack.Decoder(payload) for kind, payload in PAYLOADS.items()}
+_encoder = msgspec.msgpack.Encoder()
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class EventFrame:
+    """A decoded frame. `buffer` is the whole frame; `bulk` a view into it that keeps it alive."""
+
+    kind: Kind
+    topic: int
+    partition: int
+    nonce: int
+    position: int
+    time: int
+    head: Head
+    payload: Payload
+    bulk: memoryview
+    buffer: memoryview
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return self.topic, self.partition
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.buffer)
+
+    def stamp(self) -> Stamp:
+        """The event's stamp with its vectors decoded."""
+        head = self.head
+        return Stamp(
+            producer=head.producer,
+            incarnation=head.incarnation,
+            sequence=head.sequence,
+            own=decode_vector(head.own),
+            observed=decode_vector(head.observed),
+            position=self.position,
+            time=self.time,
+        )
+
+    def describe(self) -> str:
+        return f"{self.kind.label} of {self.head.producer!r} (sequence {self.head.sequence}) at {show(self.position)}"
+
+
+def encode_vector(vector: VersionVector[int]) -> bytes:
+    """20 bytes an entry: topic id, partition, position; sorted, so that equal vectors have equal bytes."""
+    return b"".join(_VECTOR_ENTRY.pack(topic, number, at) for (topic, number), at in sorted(vector.items()))
+
+
+@lru_cache(maxsize=1024)
+def decode_vector(data: bytes) -> VersionVector[int]:
+    """Raises `CorruptLog` where the length is no whole number of entries. Cached: neighbours carry the same vectors."""
+    if not data:
+        return EMPTY
+    if len(data) % _VECTOR_ENTRY.size:
+        raise CorruptLog(
+            f"an encoded vector of {len(data)} bytes is no whole number of {_VECTOR_ENTRY.size}-byte entries"
+        )
+    return VersionVector({(topic, number): at for topic, number, at in _VECTOR_ENTRY.iter_unpack(data)})
+
+
+def encode_event(
+    partition: PartitionId, head: Head, payload: Payload, bulk: Sequence[Buffer] = (), *, limit: int = MAX_EVENT_BYTES
+) -> bytearray:
+    """A frame with an empty stamp (position, time and nonce are 0). Copies `bulk` once.
+
+    Raises `InvalidEvent` where the frame would be larger than `limit` bytes.
+    """
+    kind = KIND_OF[type(payload)]
+    head_bytes, meta_bytes = _encoder.encode(head), _encoder.encode(payload)
+    bulk_nbytes = sum(len(piece) for piece in bulk)
+    body_at = PREFIX_BYTES + len(head_bytes)
+    bulk_at = body_at + len(meta_bytes)
+    nbytes = bulk_at + bulk_nbytes
+    if nbytes > limit:
+        raise InvalidEvent(
+            f"a {kind.label} event of {nbytes} bytes is over the limit of {limit}",
+            partition=partition[1],
+            remedy="Publish it in smaller pieces",
+        )
+    frame = bytearray(nbytes)
+    frame[PREFIX_BYTES:body_at] = head_bytes
+    frame[body_at:bulk_at] = meta_bytes
+    at = bulk_at
+    for piece in bulk:
+        frame[at : at + len(piece)] = piece
+        at += len(piece)
+    body_checksum = checksum(memoryview(frame)[PREFIX_BYTES:])
+    _PREFIX.pack_into(
+        frame, 0, MAGIC, FORMAT, kind, partition[1], partition[0],
+        len(head_bytes), len(meta_bytes), bulk_nbytes, 0, 0, 0, body_checksum, 0,
+    )  # fmt: skip
+    _seal_prefix(frame)
+    return frame
+
+
+def stamp_frame(frame: bytearray | memoryview, *, position: int, time: int, nonce: int) -> None:
+    """Write the owner's fields into the prefix, in place."""
+    _STAMP.pack_into(frame, _STAMP_AT, nonce, position, time)
+    _seal_prefix(frame)
+
+
+def frame_nbytes(prefix: Buffer) -> int:
+    """The length of the frame that begins with `prefix` (at least 64 bytes), once its prefix is proved whole.
+
+    Raises `CorruptLog` where magic, format, checksum or lengths are wrong.
+    """
+    _, _, head_nbytes, meta_nbytes, bulk_nbytes = _checked_prefix(memoryview(prefix)[:PREFIX_BYTES])[:5]
+    return PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes
+
+
+def decode_event(data: Buffer) -> EventFrame:
+    """The frame in `data`, which must be exactly one. Does not copy.
+
+    Raises `CorruptLog` that says which check failed: too short, wrong magic, unknown format or kind, a length that does not
+    fit, a checksum, or a head or payload that cannot be decoded.
+    """
+    buffer = memoryview(data)
+    if len(buffer) < PREFIX_BYTES:
+        raise CorruptLog(f"a frame of {len(buffer)} bytes is shorter than its prefix of {PREFIX_BYTES}")
+    (kind, topic, head_nbytes, meta_nbytes, bulk_nbytes, partition, nonce, position, time, body_checksum) = (
+        _checked_prefix(buffer)
+    )
+    meta_at = PREFIX_BYTES + head_nbytes
+    bulk_at = meta_at + meta_nbytes
+    if bulk_at + bulk_nbytes != len(buffer):
+        raise CorruptLog(f"a frame says {bulk_at + bulk_nbytes} bytes and has {len(buffer)}", position=position)
+    if checksum(buffer[PREFIX_BYTES:]) != body_checksum:
+        raise CorruptLog(
+            f"the checksum of a {kind.label} event does not match its bytes", partition=partition, position=position
+        )
+    bulk = buffer[bulk_at:]
+    try:
+        head = _head_decoder.decode(buffer[PREFIX_BYTES:meta_at])
+        payload: Payload = _meta_decoders[kind].decode(buffer[meta_at:bulk_at])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptLog(
+            f"a {kind.label} event cannot be decoded: {error}", partition=partition, position=position
+        ) from error
+    return EventFrame(kind, topic, partition, nonce, position, time, head, payload, bulk, buffer)
+
+
+def _seal_prefix(frame: bytearray | memoryview) -> None:
+    _CHECKSUM.pack_into(frame, _CHECKSUM_AT, checksum(memoryview(frame)[:_CHECKSUM_AT]))
+
+
+def _checked_prefix(buffer: memoryview) -> tuple[Kind, int, int, int, int, int, int, int, int, int]:
+    (magic, version, number, partition, topic, head_nbytes, meta_nbytes, bulk_nbytes, nonce,
+     position, time, body_checksum, prefix_checksum) = _PREFIX.unpack_from(buffer)  # fmt: skip
+    if magic != MAGIC:
+        raise CorruptLog(f"a frame begins with {bytes(magic)!r}, not {MAGIC!r}")
+    if version != FORMAT:
+        raise CorruptLog(
+            f"a frame has format {version}, this reader knows format {FORMAT}", remedy="Upgrade this reader"
+        )
+    if checksum(buffer[:_CHECKSUM_AT]) != prefix_checksum:
+        raise CorruptLog("the checksum of a frame's prefix does not match its bytes")
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise CorruptLog(f"a frame has the unknown kind {number}", partition=partition, position=position)
+    limit = MAX_BASE_BYTES if kind is Kind.BASE else MAX_EVENT_BYTES
+    if PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes > limit:
+        raise CorruptLog(
+            f"a {kind.label} frame says more than the limit of {limit} bytes", partition=partition, position=position
+        )
+    return kind, topic, head_nbytes, meta_nbytes, bulk_nbytes, partition, nonce, position, time, body_checksum

@@ -1,0 +1,113 @@
+"""Whether a decoded payload is whole: what its meta says against the bulk it has, and against the limits.
+
+A producer's mistakes are refused before a byte leaves (`InvalidEvent`); a peer's are refused on arrival by the same checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import InvalidEvent
+from .arrays import DTYPES, nbytes_of
+from .digest import DIGEST_BYTES
+from .kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Payload, Put, PutItem, Rows, Table
+from .limits import MAX_KEY_BYTES, MAX_TTL_NS, MAX_VALUE_BYTES, check_name, check_version
+
+ROW_KEY_BYTES = 8
+
+
+def check_payload(payload: Payload, bulk_nbytes: int) -> None:
+    """Raises `InvalidEvent` that names what does not fit."""
+    expected = 0
+    match payload:
+        case Chunk():
+            check_version(payload.version)
+            for segment in payload.segments:
+                check_name("tensor", segment.name)
+                if segment.offset < 0 or segment.nbytes < 0:
+                    raise InvalidEvent("a segment has a negative offset or length", item=segment.name)
+            expected = sum(segment.nbytes for segment in payload.segments)
+        case Part():
+            _check_part(payload)
+        case Commit():
+            check_version(payload.version)
+            if not payload.parts or len(payload.digest) != DIGEST_BYTES or payload.schema not in ("same", "replace"):
+                raise InvalidEvent("a commit needs parts, a digest and a schema rule", version=payload.version)
+        case Table():
+            check_table(payload)
+        case Rows() | Gradients():
+            expected = _rows_nbytes(payload)
+        case DeleteRows():
+            check_name("table", payload.table)
+            if payload.count < 0:
+                raise InvalidEvent("a negative count of keys", item=payload.table)
+            expected = payload.count * ROW_KEY_BYTES
+        case Put():
+            for item in payload.items:
+                check_put(item)
+            expected = sum(item.nbytes for item in payload.items)
+        case Delete():
+            for key in payload.keys:
+                check_key(key)
+        case _:
+            expected = bulk_nbytes
+    if bulk_nbytes != expected:
+        raise InvalidEvent(f"a {type(payload).__name__.lower()} says {expected} bytes of bulk and has {bulk_nbytes}")
+
+
+def check_key(key: bytes) -> None:
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise InvalidEvent(f"a key of {len(key)} bytes; it must have 1 to {MAX_KEY_BYTES}", item=repr(key[:64]))
+
+
+def check_put(item: PutItem) -> None:
+    check_key(item.key)
+    if not 0 <= item.nbytes <= MAX_VALUE_BYTES:
+        raise InvalidEvent(
+            f"a value of {item.nbytes} bytes is over the limit of {MAX_VALUE_BYTES}",
+            item=repr(item.key[:64]),
+            remedy="Cut it into several keys, or publish it as a tensor",
+        )
+    if item.ttl_ns is not None and not 0 < item.ttl_ns <= MAX_TTL_NS:
+        raise InvalidEvent(
+            f"a TTL of {item.ttl_ns / 1e9} s; it must be over 0 and at most a century",
+            item=repr(item.key[:64]),
+            remedy="Give seconds, or None for no TTL",
+        )
+
+
+def check_table(table: Table) -> None:
+    check_name("table", table.table)
+    if not 0 < table.dim <= MAX_VALUE_BYTES // 8:
+        raise InvalidEvent(f"a table of dim {table.dim}; it must be 1 to {MAX_VALUE_BYTES // 8}", item=table.table)
+    if table.dtype not in DTYPES:
+        raise InvalidEvent(
+            f"the dtype {table.dtype!r} is not supported", item=table.table, remedy=f"Use one of {', '.join(DTYPES)}"
+        )
+
+
+def put_values(put: Put, bulk: memoryview) -> Iterator[tuple[PutItem, memoryview]]:
+    """Each item with its value, a view of the bulk."""
+    at = 0
+    for item in put.items:
+        yield item, bulk[at : at + item.nbytes]
+        at += item.nbytes
+
+
+def _check_part(part: Part) -> None:
+    check_version(part.version)
+    for spec in part.tensors:
+        check_name("tensor", spec.name)
+        if nbytes_of(spec.dtype, spec.shape) != spec.nbytes or len(spec.digest) != DIGEST_BYTES:
+            raise InvalidEvent(
+                f"{spec.dtype} {spec.shape} does not have {spec.nbytes} bytes", item=spec.name, version=part.version
+            )
+        if not 0 <= spec.first_chunk <= spec.last_chunk:
+            raise InvalidEvent(f"chunks {spec.first_chunk} to {spec.last_chunk}", item=spec.name, version=part.version)
+
+
+def _rows_nbytes(rows: Rows | Gradients) -> int:
+    check_name("table", rows.table)
+    if rows.count < 0 or rows.dim < 1:
+        raise InvalidEvent(f"{rows.count} rows of dim {rows.dim}", item=rows.table)
+    return rows.count * ROW_KEY_BYTES + nbytes_of(rows.dtype, (rows.count, rows.dim))
