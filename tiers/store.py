@@ -1,0 +1,132 @@
+"""The tiered store of a replica: what it may hold, and where its versions and entries live.
+
+with TieredStore(dram="4GiB") as store:
+    table = store.entries((topic_id, partition))
+    extents, total = lay_out({"w": 4096, "b": 64})
+    slot = store.allocate(total)
+    ...                                # one writer fills slot.buffer
+    served = DenseVersion(7, position, digest, extents, slot)
+    weights = served.slot.private()    # a reader's own mapping
+    store.usage().available_bytes
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from .arena import Arena, Slot
+from .budget import Budget
+from .entries import EntryTable
+from .sizes import parse_size
+
+Partition = tuple[int, int]
+"""A state partition: the topic's id, and the partition's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    """What one tier holds, in bytes. While nothing changes, `held` is the sum of the four parts below it."""
+
+    limit: int
+    """The budget."""
+    held: int
+    """All that is charged to it."""
+    dense_bytes: int
+    """Slots of weights: taken, or released and still read by somebody."""
+    entries_bytes: int
+    """Keys, values and overheads of KV entries."""
+    staging_bytes: int
+    """What was charged by `charge_staging`: events held back, before-images."""
+    free_bytes: int
+    """Slots kept for reuse, which go as soon as their bytes are needed."""
+
+    @property
+    def available_bytes(self) -> int:
+        """What can still be charged: the budget's rest, and the slots kept for reuse."""
+        return self.limit - self.held + self.free_bytes
+
+
+class TieredStore:
+    """Items within a budget of bytes that covers all that is held: free slots, overheads, staging and kept versions too.
+
+    One thread applies (allocates, writes entries); any number read entries and map slots at the same time. One store serves one
+    replica at a time. Nothing here blocks, except that fresh memory for weights is faulted in (about 1 ms a MiB).
+    """
+
+    def __init__(self, dram: int | str = "4GiB") -> None:
+        """`dram`: the budget, in bytes or as `"4GiB"`; nothing is taken before it is needed. `ValueError` if it is no size."""
+        self._budget = Budget(parse_size(dram), "dram")
+        self._arena = Arena(self._budget)
+        self._tables: dict[Partition, EntryTable] = {}
+        self._staging = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def entries(self, partition: Partition) -> EntryTable:
+        """The KV entries of `partition`; an empty table is made on first use. `ValueError` after `close`."""
+        table = self._tables.get(partition)
+        if table is not None:
+            return table
+        with self._lock:
+            if self._closed:
+                raise ValueError("the store is closed")
+            return self._tables.setdefault(partition, EntryTable(self._budget))
+
+    def drop_entries(self, partition: Partition) -> None:
+        """Forgets a partition's table and gives its bytes back; nothing happens where there is none. By the applying thread."""
+        with self._lock:
+            table = self._tables.pop(partition, None)
+        if table is not None:
+            table.clear()
+
+    def allocate(self, nbytes: int) -> Slot:
+        """Memory for one set of weights, `nbytes` long, faulted in. Content is undefined. The caller releases it.
+
+        Raises `StorageFull` naming tier, asked, held and limit, with nothing changed; `ValueError` after `close`.
+        """
+        return self._arena.take(nbytes)
+
+    def charge_staging(self, nbytes: int) -> None:
+        """Counts `nbytes` that the caller is about to hold outside slots and tables. Raises `StorageFull` with nothing changed."""
+        self._budget.charge(nbytes)
+        with self._lock:
+            self._staging += nbytes
+
+    def refund_staging(self, nbytes: int) -> None:
+        """Gives back bytes counted by `charge_staging`."""
+        with self._lock:
+            assert nbytes <= self._staging, f"refund of {nbytes} bytes of staging, {self._staging} are held"
+            self._staging -= nbytes
+        self._budget.refund(nbytes)
+
+    def usage(self) -> TierUsage:
+        """What the tier holds now. Any thread."""
+        dense, free = self._arena.used_bytes, self._arena.free_bytes
+        with self._lock:
+            entries = sum(table.nbytes for table in self._tables.values())
+            return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Drops all entries and gives all memory back; a second call does nothing. No descriptor of the store is left.
+
+        Weights that somebody still reads stay valid, and take their memory with them when they are dropped. Nothing here waits:
+        `timeout` is taken because every handle's `close` takes one.
+        """
+        with self._lock:
+            self._closed = True
+            tables = list(self._tables.values())
+            self._tables.clear()
+        for table in tables:
+            table.clear()
+        self._arena.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
