@@ -37,6 +37,8 @@ MAX_BASE_BYTES = 256 * 1024 * 1024
 _PREFIX = struct.Struct("<2sBBIQIIIIQQQQ")
 _STAMP = struct.Struct("<IQQ")  # nonce, position, time
 _STAMP_AT = 28
+_POSITION = struct.Struct("<Q")
+_POSITION_AT = 32
 _CHECKSUM = struct.Struct("<Q")
 _CHECKSUM_AT = 56
 PREFIX_BYTES = _PREFIX.size
@@ -174,6 +176,11 @@ def frame_nbytes(prefix: Buffer) -> int:
     """
     _, _, head_nbytes, meta_nbytes, bulk_nbytes = _checked_prefix(memoryview(prefix)[:PREFIX_BYTES])[:5]
     return PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes
+
+
+def position_of(frame: Buffer) -> int:
+    """The position in the prefix of a whole frame, without decoding the rest."""
+    return int(_POSITION.unpack_from(frame, _POSITION_AT)[0])
 
 
 def decode_event(data: Buffer) -> EventFrame:
