@@ -1,0 +1,156 @@
+"""A broker: in this process (tests, notebooks, one machine), or its own by `paramstream broker`.
+
+    with ps.Broker(bind="tcp://127.0.0.1:0", log="file:/var/lib/paramstream") as broker:
+        print(broker.endpoint)
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from types import TracebackType
+from uuid import uuid4
+
+import msgspec
+import zmq
+
+from ..consistency.vector import PartitionId
+from ..errors import ParamstreamError, ParamstreamTimeout
+from ..eventlog.open import open_log
+from ..transport.messages import Welcome
+from ..transport.sockets import Socket, context, router
+from .fetching import FetchServer
+from .loop import HEARTBEAT_S, SYNC_ID, Loop, wake
+from .partitions import META, Partitions
+from .syncing import Syncer
+
+WINDOW_BYTES = 32 * 1024 * 1024
+"""What a session may have on the wire unanswered: 40 chunks, enough to keep a loopback busy for 10 ms."""
+
+_numbers = itertools.count()
+
+
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """What a broker knows about itself."""
+
+    endpoint: str
+    partitions: int
+    log_bytes: int
+    log_limit: int
+    garbled_frames: int
+    """Frames that could not be decoded, of all clients."""
+    stopped: dict[PartitionId, str]
+    """Partitions whose log takes nothing more, with the reason."""
+    cut: dict[PartitionId, str]
+    """What a torn tail lost when a partition was opened."""
+
+
+class Broker:
+    """Sequences, stores and fans out the events of its partitions, from construction until `close`.
+
+    `bind` is tcp://HOST:PORT (port 0 for any free one) or ipc://PATH; beyond loopback it needs `insecure=True`. `log` is
+    "memory:" or "file:DIR"; `log_limit` is the hard limit in bytes (or "4GiB") of all that the log holds: 4 GiB in memory,
+    64 GiB on disk unless given.
+
+    Raises `BindFailed` where the address or the log's folder is taken, `AccessDenied` for a bind beyond loopback,
+    `CorruptLog` where the log is damaged in a place that is not its torn tail.
+    """
+
+    def __init__(
+        self, bind: str = "tcp://127.0.0.1:0", log: str | os.PathLike[str] = "memory:", insecure: bool = False, log_limit: int | str | None = None
+    ) -> None:
+        self._closing = threading.Event()
+        self._closed = False
+        number = next(_numbers)
+        in_process = f"inproc://paramstream-broker-{os.getpid()}-{number}"
+        self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
+        try:
+            self._log = open_log(os.fspath(log), log_limit)
+        except BaseException:
+            self._socket.close(linger=0)
+            raise
+        try:
+            self._partitions = Partitions(self._log, f"{os.uname().nodename}:{os.getpid()}", time.time, time.monotonic_ns)
+            self._take_over()
+            self._fetches = FetchServer(
+                _fetch_bind(self.endpoint), insecure=insecure, logs=self._partitions.logs, shown=self._partitions.shown
+            )
+        except BaseException:
+            self._socket.close(linger=0)
+            self._log.close()
+            raise
+        self._waker: Socket = context().socket(zmq.DEALER)
+        self._waker.setsockopt(zmq.ROUTING_ID, SYNC_ID)
+        self._waker.connect(in_process)
+        self._syncer = Syncer(lambda heads: wake(self._waker, heads), self._sync_failed)
+        welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
+        self._loop = Loop(self._socket, self._partitions, self._syncer, welcome, self._closing)
+        self._thread = threading.Thread(target=self._loop.run, name="paramstream-broker", daemon=True)
+        self._syncer.start()
+        self._fetches.start()
+        self._thread.start()
+
+    def status(self) -> BrokerStatus:
+        owned = dict(self._partitions.owned)
+        return BrokerStatus(
+            endpoint=self.endpoint,
+            partitions=len(owned),
+            log_bytes=self._partitions.nbytes,
+            log_limit=self._partitions.limit,
+            garbled_frames=self._loop.garbled_frames + self._fetches.garbled_frames,
+            stopped={partition: str(o.error) for partition, o in owned.items() if o.error is not None},
+            cut={partition: o.cut for partition, o in owned.items() if o.cut},
+        )
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Stop cleanly: nothing more is accepted, what was accepted is made durable, the log is given back.
+
+        Raises `ParamstreamTimeout` where that took longer than `timeout` s. A second call changes nothing.
+        """
+        if self._closed:
+            return
+        self._closing.set()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise ParamstreamTimeout(f"the broker at {self.endpoint} did not stop within {timeout:g} s")
+        self._closed = True
+        self._syncer.close()
+        self._fetches.close()
+        self._waker.close(linger=0)
+        self._socket.close()
+        self._partitions.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _take_over(self) -> None:
+        """Open `__meta` and every partition that it knows; drop what the log holds of topics that were deleted."""
+        meta = self._partitions.open_meta()
+        known: set[PartitionId] = {META}
+        for topic in meta.core.meta.topics():
+            self._partitions.open_topic(topic)
+            known.update((topic.id, number) for number in range(topic.partitions + 1))
+        for partition in self._log.partitions():
+            if partition not in known:
+                self._log.drop(partition)
+
+    def _sync_failed(self, partition: PartitionId, error: ParamstreamError) -> None:
+        owned = self._partitions.owned.get(partition)
+        if owned is not None:
+            owned.error = error
+
+
+def _fetch_bind(endpoint: str) -> str:
+    if endpoint.startswith("ipc://"):
+        return f"{endpoint}.fetch"
+    return f"{endpoint.rpartition(':')[0]}:0"
+
+
+def _announced(address: str) -> str:
+    """The host is left to the client, which knows the broker by a name that works for it."""
+    return address if address.startswith("ipc://") else f"tcp://*:{address.rpartition(':')[2]}"

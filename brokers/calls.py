@@ -1,0 +1,219 @@
+"""What clients ask of a broker beside events: topics, tables, names, joins, and what is known of versions and replicas.
+
+An answer that promises something durable is given when `__meta` (or every partition concerned) has it for good; until then
+it stands in `Waiting`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..consistency.vector import PartitionId
+from ..errors import Fenced, ParamstreamError, UnknownTopic
+from ..events.kinds import Payload
+from ..transport.messages import (
+    CreateTable,
+    CreateTopic,
+    DeleteTopic,
+    DescribePartitions,
+    Join,
+    Joined,
+    ListReplicas,
+    ListTopics,
+    ListVersions,
+    OpenProducer,
+    OpenReplica,
+    PartitionRecord,
+    Report,
+    TopicRecord,
+    Unconfirmed,
+    VersionRecord,
+)
+from .meta import MetaState
+from .partitions import META, Owned, Partitions
+from .peers import Peer
+
+Answer = Callable[[Any], None]
+Write = Callable[[PartitionId, Payload], int]
+"""Writes the broker's own event to a partition; returns its position."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An answer that is given once every partition in `needs` is durable up to the position beside it."""
+
+    needs: dict[PartitionId, int]
+    give: Callable[[], None]
+
+
+class Calls:
+    """Answers requests in the broker's loop. `write` appends to a partition, `start_topic` opens a new topic's partitions."""
+
+    def __init__(self, partitions: Partitions, write: Write, monotonic_ns: Callable[[], int], drop_followers: Callable[[PartitionId], None]) -> None:
+        self._partitions = partitions
+        self._write = write
+        self._monotonic_ns = monotonic_ns
+        self._drop_followers = drop_followers
+        self._waiting: list[Waiting] = []
+        self._reports: dict[str, tuple[float, Report]] = {}
+
+    @property
+    def meta(self) -> MetaState:
+        return self._partitions.owned[META].core.meta
+
+    def answer(self, peer: Peer, call: Any, answer: Answer) -> None:
+        """Calls `answer` now or once the answer is durable. Raises the typed error to send instead."""
+        match call:
+            case CreateTopic():
+                self._create_topic(call, answer)
+            case DeleteTopic():
+                self._delete_topic(call, answer)
+            case ListTopics():
+                answer(self.meta.topics())
+            case CreateTable():
+                self._create_table(call, answer)
+            case OpenProducer():
+                self._open_name(self.meta.open_producer(call.name), answer)
+            case OpenReplica():
+                self._open_name(self.meta.open_replica(call.name), answer)
+            case Join():
+                answer(self._join(peer, call))
+            case ListVersions():
+                answer(self._versions(call.topic))
+            case ListReplicas():
+                answer(self.reports(call.topic))
+            case DescribePartitions():
+                answer(self._describe(call.topic))
+            case _:
+                raise ParamstreamError(f"this broker does not know the call {type(call).__name__}", remedy="Upgrade the broker")
+
+    def durable_moved(self) -> None:
+        """Give the answers that have become durable."""
+        if not self._waiting:
+            return
+        still: list[Waiting] = []
+        for waiting in self._waiting:
+            if all(self._is_durable(partition, at) for partition, at in waiting.needs.items()):
+                waiting.give()
+            else:
+                still.append(waiting)
+        self._waiting = still
+
+    def reported(self, report: Report) -> None:
+        self._reports[report.name] = (time.monotonic(), report)
+
+    def reports(self, topic: int) -> list[Report]:
+        """The newest report of each replica that follows the topic, with its age."""
+        now = time.monotonic()
+        return [
+            msgspec.structs.replace(report, age_s=now - at)
+            for at, report in self._reports.values()
+            if topic in report.topics
+        ]
+
+    def needs(self, partition: PartitionId) -> list[tuple[str, int, float]]:
+        """(replica, position, age in s) of what reports say is still needed of a partition."""
+        now = time.monotonic()
+        return [
+            (name, position, now - at)
+            for name, (at, report) in self._reports.items()
+            for topic, number, position in report.needs
+            if (topic, number) == partition
+        ]
+
+    # --- topics and tables --------------------------------------------------------------------------------------------------
+
+    def _create_topic(self, call: CreateTopic, answer: Answer) -> None:
+        payload, record = self.meta.create_topic(call)
+        if payload is None:
+            answer(record)
+            return
+        self._partitions.open_topic(record)
+        position = self._write(META, payload)
+        self._when({META: position}, lambda: answer(record))
+
+    def _delete_topic(self, call: DeleteTopic, answer: Answer) -> None:
+        payload, record = self.meta.delete_topic(call)
+        position = self._write(META, payload)
+        for number in range(record.partitions + 1):
+            self._drop_followers((record.id, number))
+        self._partitions.drop_topic(record)
+        self._when({META: position}, lambda: answer(None))
+
+    def _create_table(self, call: CreateTable, answer: Answer) -> None:
+        topic = self._topic(call.topic)
+        needs: dict[PartitionId, int] = {}
+        payload = self.meta.create_table(call)
+        if payload is not None:
+            needs[META] = self._write(META, payload)
+        for number in range(topic.partitions):
+            partition = (topic.id, number)
+            if self._partitions.owned[partition].core.table(call.table.table) != call.table:
+                needs[partition] = self._write(partition, call.table)
+        self._when(needs, lambda: answer(None))
+
+    # --- names and joins ----------------------------------------------------------------------------------------------------
+
+    def _open_name(self, opened: tuple[Payload, int], answer: Answer) -> None:
+        payload, incarnation = opened
+        position = self._write(META, payload)
+        self._when({META: position}, lambda: answer(incarnation))
+
+    def _join(self, peer: Peer, call: Join) -> Joined:
+        newest = self.meta.producer_incarnation(call.name)
+        if call.incarnation != newest:
+            raise Fenced(
+                f"producer {call.name!r} of incarnation {call.incarnation} is not the newest ({newest})",
+                remedy="A producer name has one live session; close the other one or choose another name",
+            )
+        unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in call.unconfirmed}
+        peer.joined[call.incarnation] = call.name
+        return Joined(
+            tuple(
+                owned.core.join(call.name, call.incarnation, unconfirmed.get(partition))
+                for partition, owned in self._partitions.owned.items()
+                if partition != META and owned.error is None
+            )
+        )
+
+    # --- what is known ------------------------------------------------------------------------------------------------------
+
+    def _versions(self, topic_id: int) -> list[VersionRecord]:
+        topic = self._topic(topic_id)
+        return self._partitions.owned[topic.id, topic.partitions].core.versions()
+
+    def _describe(self, topic_id: int) -> list[PartitionRecord]:
+        topic = self._topic(topic_id)
+        now = self._monotonic_ns()
+        records: list[PartitionRecord] = []
+        for number in range(topic.partitions + 1):
+            owned = self._healthy((topic.id, number))
+            records.append(owned.core.describe(owned.log.start, now))
+        return records
+
+    def _topic(self, topic_id: int) -> TopicRecord:
+        topic = self.meta.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"no topic with the id {topic_id:016x}", remedy="It was deleted; look it up by name again")
+        return topic
+
+    def _healthy(self, partition: PartitionId) -> Owned:
+        owned = self._partitions.owned[partition]
+        if owned.error is not None:
+            raise owned.error
+        return owned
+
+    # --- waiting ------------------------------------------------------------------------------------------------------------
+
+    def _when(self, needs: dict[PartitionId, int], give: Callable[[], None]) -> None:
+        self._waiting.append(Waiting(needs, give))
+        self.durable_moved()
+
+    def _is_durable(self, partition: PartitionId, position: int) -> bool:
+        owned = self._partitions.owned.get(partition)
+        return owned is None or owned.core.durable >= position

@@ -1,0 +1,85 @@
+"""The fetch thread: answers fetches from the log, beside the broker's loop and never in its way.
+
+It reads what is *shown*: under write_through that ends at the durable head, although the log has more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import zmq
+
+from ..consistency.vector import PartitionId
+from ..errors import CorruptLog, ParamstreamError, UnknownTopic
+from ..eventlog.log import PartitionLog
+from ..events.codec import position_of
+from ..transport.messages import Fetch, Fetched, WireError, decode_message, encode_message
+from ..transport.sockets import Socket, router
+
+MAX_FETCH_BYTES = 16 * 1024 * 1024
+"""One answer, whatever the client asks for."""
+
+POLL_MS = 50
+
+
+class FetchServer:
+    """Serves `logs`, a mapping that the broker's loop replaces entries in; `shown` is the last position readers may see."""
+
+    def __init__(self, address: str, *, insecure: bool, logs: Mapping[PartitionId, PartitionLog], shown: Mapping[PartitionId, int]) -> None:
+        self._socket, self.address = router(address, insecure=insecure)
+        self._logs = logs
+        self._shown = shown
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paramstream-fetches", daemon=True)
+        self.garbled_frames = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        socket: Socket = self._socket
+        try:
+            while not self._closing.is_set():
+                if socket.poll(POLL_MS):
+                    self._serve(socket)
+        finally:
+            socket.close(linger=0)
+
+    def _serve(self, socket: Socket) -> None:
+        routing_id, *parts = socket.recv_multipart()
+        try:
+            message = decode_message(parts[0]) if len(parts) == 1 else None
+        except CorruptLog:
+            message = None
+        if not isinstance(message, Fetch):
+            self.garbled_frames += 1
+            return
+        answer, frames = self._read(message)
+        try:
+            socket.send_multipart([routing_id, encode_message(answer), *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            # The client is gone, or takes nothing: it asks again when it can.
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+
+    def _read(self, fetch: Fetch) -> tuple[Fetched, list[memoryview]]:
+        partition = (fetch.topic, fetch.partition)
+        log, shown = self._logs.get(partition), self._shown.get(partition, 0)
+        frames: list[memoryview] = []
+        error: ParamstreamError | None = None
+        if log is None:
+            error = UnknownTopic(f"this broker has no partition {fetch.partition} of topic {fetch.topic:016x}")
+        else:
+            try:
+                batch = log.read(fetch.after, min(fetch.max_bytes, MAX_FETCH_BYTES))
+                frames = [frame for frame in batch.frames if position_of(frame) <= shown]
+            except ParamstreamError as raised:
+                error = raised
+        end = position_of(frames[-1]) if frames else fetch.after
+        wire = WireError.of(error) if error is not None else None
+        return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire), frames

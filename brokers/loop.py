@@ -1,0 +1,379 @@
+"""The broker's loop: one thread, one ROUTER, and the cores between them.
+
+It drains what has come, lets the cores decide, does what they say (append, answer, fan out), and at the end of each batch
+sends the acks together and hands what was appended to the sync thread. That thread wakes the loop through the same ROUTER
+over an inproc address, so that there is one socket to wait on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+import msgspec
+import zmq
+
+from ..consistency.vector import PartitionId
+from ..errors import CorruptLog, Fenced, InvalidEvent, ParamstreamError, UnknownTopic
+from ..eventlog.log import PartitionLog
+from ..events.codec import MAGIC as EVENT_MAGIC
+from ..events.codec import Buffer, EventFrame, decode_event
+from ..events.kinds import Payload
+from ..events.limits import MAX_EVENT_BYTES
+from ..transport.messages import (
+    FORMAT,
+    Ack,
+    Credit,
+    Demoted,
+    Follow,
+    Goodbye,
+    Heads,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    Report,
+    Request,
+    Response,
+    Unfollow,
+    Welcome,
+    WireError,
+    decode_message,
+    encode_message,
+    encode_result,
+)
+from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
+from .calls import Calls
+from .effects import Answer, Append, Effect, FanOut
+from .fanout import Send
+from .partitions import META, Owned, Partitions
+from .peers import MAX_PEERS, Peer, client_of
+from .syncing import Syncer
+
+HEARTBEAT_S = 0.5
+MOVED_S = 0.005
+"""A durable head that has moved is told at most this often."""
+
+BATCH_MESSAGES = 256
+TRIM_S = 1.0
+SYNC_ID = b"sync"
+_SYNC_TYPE = list[tuple[PartitionId, int]]
+_REFUSED_UNDECODED = "an undecodable frame was refused"
+
+
+class Loop:
+    """Everything that the broker's one thread does. `run` returns when `closing` is set."""
+
+    def __init__(self, socket: Socket, partitions: Partitions, syncer: Syncer, welcome: Welcome, closing: threading.Event) -> None:
+        self._socket = socket
+        self._partitions = partitions
+        self._syncer = syncer
+        self._welcome = encode_message(welcome)
+        self._closing = closing
+        self._peers: dict[bytes, Peer] = {}
+        self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers)
+        self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
+        self._appended: dict[PartitionId, PartitionLog] = {}
+        self._appended_bytes = 0
+        self._moved: set[PartitionId] = set()
+        self._next_heartbeat = self._next_moved = self._next_trim = 0.0
+        self.garbled_frames = 0
+        """Frames that were no event and no control frame: counted, answered where that is possible, and dropped."""
+
+    def run(self) -> None:
+        while not self._closing.is_set():
+            now = time.monotonic()
+            wake = min(self._next_heartbeat, self._next_moved if self._moved else self._next_heartbeat)
+            if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
+                self._drain()
+                self._end_batch()
+            self._beat(time.monotonic())
+        for peer in list(self._peers.values()):
+            self._send(peer, encode_message(Goodbye()))
+
+    # --- what comes in ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        for _ in range(BATCH_MESSAGES):
+            try:
+                routing_id, *parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._received(routing_id.bytes, [part.buffer for part in parts])
+
+    def _received(self, routing_id: bytes, parts: list[memoryview]) -> None:
+        if routing_id == SYNC_ID:
+            self._synced(msgspec.msgpack.decode(parts[0], type=_SYNC_TYPE))
+            return
+        if len(parts) != 1:
+            self.garbled_frames += 1
+            return
+        frame, client = parts[0], client_of(routing_id)
+        try:
+            if bytes(frame[:2]) == EVENT_MAGIC:
+                self._event(client, frame)
+            else:
+                self._control(client, frame)
+        except CorruptLog as error:
+            self._refuse_garbled(client, error)
+
+    def _event(self, client: bytes, data: memoryview) -> None:
+        peer = self._peers.get(client)
+        if len(data) > MAX_EVENT_BYTES:
+            raise CorruptLog(f"a frame of {len(data)} bytes is over the limit of {MAX_EVENT_BYTES}")
+        # A small message shares its memory with its neighbours on the wire; what is kept must not keep those.
+        frame = decode_event(bytearray(data) if len(data) < COPY_THRESHOLD_BYTES else data)
+        if peer is None:
+            return
+        owned = self._partitions.owned.get(frame.partition_id)
+        error: ParamstreamError | None = None
+        if owned is None or frame.partition_id == META:
+            error = UnknownTopic(f"this broker has no partition {frame.partition} of topic {frame.topic:016x}")
+        elif owned.error is not None:
+            error = owned.error
+        if owned is None or error is not None:
+            assert error is not None
+            self._send(peer, encode_message(_refusal(frame, error)))
+            return
+        room = self._partitions.nbytes + len(data) <= self._partitions.limit
+        self._perform(owned, owned.core.sequence(frame, peer.address, time.monotonic_ns(), room))
+
+    def _control(self, client: bytes, frame: memoryview) -> None:
+        message = decode_message(frame)
+        if isinstance(message, Hello):
+            self._hello(client, message)
+            return
+        peer = self._peers.get(client)
+        if peer is None:
+            return
+        match message:
+            case Request():
+                self._request(peer, message)
+            case Follow():
+                self._follow(peer, message)
+            case Credit():
+                self._each(peer, message, lambda owned: owned.fanout.credit(peer.address, message.consumed_bytes))
+            case Unfollow():
+                self._unfollow(peer, (message.topic, message.partition))
+            case Report():
+                self._calls.reported(message)
+            case Goodbye():
+                self._forget(peer)
+            case _:
+                self.garbled_frames += 1
+
+    def _refuse_garbled(self, client: bytes, error: CorruptLog) -> None:
+        self.garbled_frames += 1
+        peer = self._peers.get(client)
+        if peer is not None:
+            refusal = InvalidEvent(f"{_REFUSED_UNDECODED}: {error.problem}")
+            self._send(peer, encode_message(Refused(0, 0, 0, 0, 0, WireError.of(refusal))))
+
+    # --- peers --------------------------------------------------------------------------------------------------------------
+
+    def _hello(self, client: bytes, hello: Hello) -> None:
+        if hello.format != FORMAT or len(self._peers) >= MAX_PEERS:
+            self.garbled_frames += 1
+            return
+        peer = Peer(client, hello.name, hello.incarnation)
+        self._peers[client] = peer
+        if hello.name:
+            for other in list(self._peers.values()):
+                if other.name == hello.name and other.incarnation < hello.incarnation:
+                    self._fence(other)
+        self._send(peer, self._welcome)
+
+    def _fence(self, peer: Peer) -> None:
+        error = WireError.of(self._fenced(peer))
+        for partition in list(peer.follows):
+            self._unfollow(peer, partition)
+            self._send(peer, encode_message(Demoted(*partition, 0, 0, error)))
+
+    def _fenced(self, peer: Peer) -> Fenced:
+        return Fenced(
+            f"replica {peer.name!r} of incarnation {peer.incarnation} is not the newest",
+            remedy="A replica name has one live owner; close the other one or choose another name",
+        )
+
+    def _forget(self, peer: Peer) -> None:
+        self._peers.pop(peer.id, None)
+        for partition in list(peer.follows):
+            self._unfollow(peer, partition)
+
+    def _send(self, peer: Peer, data: Buffer) -> bool:
+        """False where the peer takes nothing at the moment; a peer that is gone is forgotten."""
+        try:
+            self._socket.send_multipart([peer.address, data], zmq.NOBLOCK, copy=len(data) < COPY_THRESHOLD_BYTES)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EAGAIN:
+                return False
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._forget(peer)
+        return True
+
+    # --- requests -------------------------------------------------------------------------------------------------------------
+
+    def _request(self, peer: Peer, request: Request) -> None:
+        def answer(result: object) -> None:
+            self._send(peer, encode_message(Response(request.id, encode_result(result))))
+
+        try:
+            self._calls.answer(peer, request.call, answer)
+        except ParamstreamError as error:
+            self._send(peer, encode_message(Response(request.id, encode_result(None), WireError.of(error))))
+
+    def _write(self, partition: PartitionId, payload: Payload) -> int:
+        owned = self._partitions.owned[partition]
+        self._perform(owned, owned.core.write(payload, (), time.monotonic_ns()))
+        return owned.core.sequenced
+
+    # --- following ------------------------------------------------------------------------------------------------------------
+
+    def _follow(self, peer: Peer, follow: Follow) -> None:
+        partition = (follow.topic, follow.partition)
+        owned = self._partitions.owned.get(partition)
+        error: ParamstreamError | None = owned.error if owned is not None else UnknownTopic(f"no partition {partition}")
+        if peer.name and peer.incarnation != self._calls.meta.replica_incarnation(peer.name):
+            error = self._fenced(peer)
+        if owned is None or error is not None:
+            assert error is not None
+            self._send(peer, encode_message(Demoted(*partition, follow.after, 0, WireError.of(error))))
+            return
+        peer.follows.add(partition)
+        heads = owned.core.heads(time.monotonic_ns())
+        self._send_all(owned, owned.fanout.follow(peer.address, follow, heads, owned.core.ends()))
+
+    def _unfollow(self, peer: Peer, partition: PartitionId) -> None:
+        peer.follows.discard(partition)
+        owned = self._partitions.owned.get(partition)
+        if owned is not None:
+            owned.fanout.unfollow(peer.address)
+
+    def _drop_followers(self, partition: PartitionId) -> None:
+        for peer in self._peers.values():
+            if partition in peer.follows:
+                gone = UnknownTopic("the topic was deleted", remedy="Create it again, or follow another one")
+                self._send(peer, encode_message(Demoted(*partition, 0, 0, WireError.of(gone))))
+                peer.follows.discard(partition)
+
+    # --- what the cores decided -------------------------------------------------------------------------------------------------
+
+    def _perform(self, owned: Owned, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append():
+                    self._append(owned, effect.frame)
+                case FanOut():
+                    self._partitions.shown[owned.core.partition] = effect.position
+                    self._send_all(owned, owned.fanout.accepted(effect.frame, effect.position))
+                case Answer(peer=address, message=Ack() as ack):
+                    key = (address, ack.topic, ack.partition, ack.incarnation)
+                    self._acks.setdefault(key, []).extend(ack.answers)
+                case Answer():
+                    self._flush_acks()
+                    self._send_to(effect.peer, encode_message(effect.message))
+
+    def _append(self, owned: Owned, frame: Buffer) -> None:
+        try:
+            owned.append(frame)
+        except ParamstreamError as error:
+            self._stop(owned, error)
+            return
+        self._appended[owned.core.partition] = owned.log
+        self._appended_bytes += len(frame)
+
+    def _stop(self, owned: Owned, error: ParamstreamError) -> None:
+        """The partition's log takes nothing more: its events are refused with the reason from here on."""
+        owned.error = error
+
+    def _send_to(self, address: bytes, data: Buffer) -> bool:
+        peer = self._peers.get(client_of(address))
+        return peer is None or self._send(peer, data)
+
+    def _send_all(self, owned: Owned, sends: Iterable[Send]) -> None:
+        for send in sends:
+            data = encode_message(send.content) if isinstance(send.content, Message) else send.content
+            if not self._send_to(send.peer, data) and not isinstance(send.content, Message):
+                owned.fanout.blocked(send.peer, send.position)
+
+    def _flush_acks(self) -> None:
+        acks, self._acks = self._acks, {}
+        for (address, topic, partition, incarnation), answers in acks.items():
+            self._send_to(address, encode_message(Ack(topic, partition, incarnation, tuple(answers))))
+
+    def _end_batch(self) -> None:
+        self._flush_acks()
+        if not self._appended:
+            return
+        appended, self._appended = self._appended, {}
+        nbytes, self._appended_bytes = self._appended_bytes, 0
+        in_memory = [log for log in appended.values() if self._in_memory(log)]
+        if in_memory:
+            self._synced([(log.partition, log.sync()) for log in in_memory])
+        on_disk = [log for log in appended.values() if not self._in_memory(log)]
+        if on_disk:
+            self._syncer.appended(on_disk, nbytes)
+
+    def _in_memory(self, log: PartitionLog) -> bool:
+        owned = self._partitions.owned.get(log.partition)
+        return self._partitions.durable_on_append or (owned is not None and owned.log is not owned.durable)
+
+    def _synced(self, heads: list[tuple[PartitionId, int]]) -> None:
+        for partition, position in heads:
+            owned = self._partitions.owned.get(partition)
+            if owned is not None:
+                self._perform(owned, owned.core.synced(position))
+                self._moved.add(partition)
+        self._flush_acks()
+        self._calls.durable_moved()
+
+    # --- heartbeats and retention -----------------------------------------------------------------------------------------------
+
+    def _beat(self, now: float) -> None:
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_S
+            self._moved.clear()
+            self._heartbeat(set(self._partitions.owned))
+            for owned in self._partitions.owned.values():
+                self._send_all(owned, owned.fanout.retry())
+        elif self._moved and now >= self._next_moved:
+            moved, self._moved = self._moved, set()
+            self._next_moved = now + MOVED_S
+            self._heartbeat(moved)
+        if now >= self._next_trim:
+            self._next_trim = now + TRIM_S
+            self._trim()
+
+    def _heartbeat(self, partitions: set[PartitionId]) -> None:
+        now = time.monotonic_ns()
+        heads = {p: self._partitions.owned[p].core.heads(now) for p in partitions if p != META and p in self._partitions.owned}
+        for peer in list(self._peers.values()):
+            told = tuple(
+                msgspec.structs.replace(head, sent=self._partitions.owned[p].fanout.sent(peer.address)) if p in peer.follows else head
+                for p, head in heads.items()
+                if peer.joined or p in peer.follows
+            )
+            if told or len(partitions) == len(self._partitions.owned):
+                self._send(peer, encode_message(Heartbeat(told)))
+
+    def _trim(self) -> None:
+        for partition, owned in self._partitions.owned.items():
+            floor = owned.core.trim_floor(
+                self._calls.needs(partition), time.monotonic_ns(), self._partitions.nbytes, self._partitions.limit
+            )
+            if floor > owned.log.start:
+                owned.log.cut(floor)
+
+
+def wake(socket: Socket, heads: list[tuple[PartitionId, int]]) -> None:
+    """Sent by the sync thread on its inproc DEALER: these partitions are durable up to there."""
+    socket.send(msgspec.msgpack.encode(heads))
+
+
+def _refusal(frame: EventFrame, error: ParamstreamError) -> Refused:
+    head = frame.head
+    return Refused(frame.topic, frame.partition, head.incarnation, head.sequence, head.previous, WireError.of(error))
+
+

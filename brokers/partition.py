@@ -1,0 +1,256 @@
+"""The partition core: gives every event its position, and turns down what must not have one.
+
+It does no I/O: frames, the time (`monotonic_ns`, and the clock where an epoch opens) and nonces come in, effects go out, in
+the order in which they must be done. One instance lives for one start of the broker:
+
+    core.recover(base, records)     what stands, from the log
+    core.claim(...)                 the shell appends it (and, where brokers share a log, rereads up to it)
+    core.open(...)                  the epoch record and a base; the shell does the effects and syncs
+    core.join / sequence / write    while the broker lives
+    core.synced(position)           whenever the log has everything up to a position for good
+
+Answers to joins and calls wait until the log has `answers_wait_for` for good.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, show
+from ..consistency.vector import PartitionId
+from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
+from ..events.codec import Buffer, EventFrame, decode_event, encode_event, stamp_frame
+from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload
+from ..transport.messages import Ack, JoinedPartition, PartitionRecord, Refused, Unconfirmed, VersionRecord, WireError
+from .checks import Role, check_event
+from .effects import Answer, Append, Effect, FanOut
+from .state import PartitionState, SessionState, Tenure
+from .takeover import OWNER, base_record, claim_record, epoch_record, may_resend
+
+Persistence = Literal["none", "write_back", "write_through"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """What the topic says of this partition."""
+
+    role: Role
+    persistence: Persistence
+    retain_versions: int = 8
+    topic_name: str = ""
+    """For errors only."""
+
+
+class PartitionCore:
+    """Sequences one partition. Not thread-safe: the shell calls it from one thread, or under one lock."""
+
+    def __init__(self, partition: PartitionId, settings: PartitionSettings) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.state = PartitionState()
+        self._tenure = Tenure(0)
+        self._nonce = 0
+        self._owner = ""
+        self._is_open = False
+        self._joined: dict[str, int] = {}
+        """Producer name → the incarnation that joined it in this epoch."""
+        self._time_shift = 0
+        """Added to monotonic time it gives the partition's time."""
+        self._durable = 0
+        self._waiting: deque[tuple[int, Answer | FanOut]] = deque()
+        """Under `write_through`: what goes out once the log has the position for good."""
+        self._through = settings.persistence == "write_through"
+        self._lasting = settings.persistence != "none"
+
+    # --- taking over ---
+
+    def recover(self, base: EventFrame | None, records: Iterable[EventFrame]) -> None:
+        """Take in what the log holds: the newest base that counts, then the records behind it, in order.
+
+        All of it is durable: recovery syncs what it keeps. Raises `CorruptLog` where the base cannot be decoded.
+        """
+        assert not self._is_open and self.state.position == 0
+        if base is not None:
+            assert isinstance(base.payload, Base)
+            self.state = PartitionState.decode(base.bulk, base.position)
+        for record in records:
+            if record.kind not in LOG_ONLY_KINDS:
+                self.state.apply(record, registry=self.settings.role == "meta")
+        self._durable = self.state.position
+
+    def claim(self, last_claim: int, clock_s: float, nonce: int, owner: str) -> bytearray:
+        """The claim to append: its epoch is above `last_claim` (the greatest ever in the log) and all that stands."""
+        epoch = next_epoch(max(last_claim, epoch_of(self.state.position)), clock_s)
+        self._tenure, self._nonce, self._owner = Tenure(epoch), nonce, owner
+        return claim_record(self.partition, epoch, nonce, owner)
+
+    def open(self, clock_ns: int, monotonic_ns: int, boot: str, failed_writes: int) -> list[Effect]:
+        """Open the claimed epoch: its record, which names where the epoch before ended, then a base.
+
+        `clock_ns`: ns since 1970. The partition's time goes on from the greater of it and the last stamp. The shell does
+        the effects and syncs before it takes events.
+        """
+        self._time_shift = max(clock_ns, self.state.time) - monotonic_ns
+        self._tenure = Tenure(self._tenure.epoch, boot, failed_writes)
+        self._is_open = True
+        return self._open_epoch(monotonic_ns)
+
+    def base(self) -> bytearray:
+        """A stamped base of the whole state, to be appended behind all that was returned to append before it."""
+        return base_record(self.partition, self.state, self.epoch, self._nonce)
+
+    # --- sessions ---
+
+    def join(self, name: str, incarnation: int, unconfirmed: Unconfirmed | None) -> JoinedPartition:
+        """Let an incarnation of `name` write in this epoch, and fence the older ones. Joining again changes nothing.
+
+        The caller has checked that `incarnation` is the newest in `__meta`. The answer goes out once the log has
+        `answers_wait_for` for good. Raises `Fenced` where a newer one has joined or written.
+        """
+        session = self.state.sessions.get(name)
+        newest = max(self._joined.get(name, 0), session.incarnation if session else 0)
+        if incarnation < newest:
+            raise self._fenced(name, incarnation, newest)
+        self._joined[name] = incarnation
+        own = session if session is not None and session.incarnation == incarnation else None
+        sent = unconfirmed.sequences if unconfirmed else ()
+        state = self.state
+        return JoinedPartition(
+            topic=self.partition[0],
+            partition=self.partition[1],
+            epoch=self.epoch,
+            last=session.last_event() if session else None,
+            last_sequence=own.sequence if own else 0,
+            positions=tuple((s, own.unconfirmed[s]) for s in sent if s in own.unconfirmed) if own else (),
+            resend=unconfirmed is not None
+            and may_resend(state, self._tenure, self.settings.persistence, unconfirmed),
+            ends=tuple(state.ends),
+            accepted=self.accepted,
+            durable=self.durable,
+            tables=tuple(state.tables.values()),
+            schema=state.dense.schema,
+            sealed=state.dense.lineage(),
+        )
+
+    def leave(self, name: str, incarnation: int) -> None:
+        """The session has closed: its events are taken no more. What it wrote, and what it did not confirm, is kept."""
+        if self._joined.get(name) == incarnation:
+            del self._joined[name]
+
+    def has_joined(self, name: str, incarnation: int) -> bool:
+        return self._joined.get(name) == incarnation
+
+    # --- events ---
+
+    def sequence(self, frame: EventFrame, peer: bytes, monotonic_ns: int, log_has_room: bool) -> list[Effect]:
+        """A session's event, its checksums proved: `frame.buffer` (writable) is stamped in place if it is accepted.
+
+        A refused event changes nothing. A repeat is answered with its position.
+        """
+        head = frame.head
+        session = self.state.sessions.get(head.producer)
+        own = session if session is not None and session.incarnation == head.incarnation else None
+        last = own.sequence if own else 0
+        turned_down = self._check_session(frame, session, last)
+        if turned_down is not None:
+            return [Answer(peer, turned_down)]
+        if own is not None and head.sequence <= last:
+            return self._repeat(frame, own, peer)
+        if head.previous != last:
+            problem = f"event {head.sequence} follows on {head.previous}, the last one that stands is {last}"
+            return [Answer(peer, self._refused(frame, last, OutcomeUnknown(problem, remedy="It goes again"), gap=True))]
+        if offset_of(self.state.position) == MAX_OFFSET:
+            return [*self._next_epoch(monotonic_ns), Answer(peer, self._other_epoch(frame, last))]
+        try:
+            if isinstance(frame.payload, Commit):
+                sealed = self.state.dense.sealed_before(frame.payload)
+                if sealed is not None:
+                    return self._sealed_before(frame, last, sealed.position, peer)
+            check_event(frame, self.settings.role, self.state)
+            if not log_has_room:
+                raise StorageFull("the broker's log is at its limit", remedy="Raise log_limit, or let replicas catch up")
+        except ParamstreamError as error:
+            return [Answer(peer, self._refused(frame, last, error))]
+        position = self._take(frame, monotonic_ns)
+        return self._accept(frame.buffer, position, Answer(peer, self._ack(frame, position)))
+
+    def write(self, payload: Payload, bulk: Sequence[Buffer], monotonic_ns: int) -> list[Effect]:
+        """The owner's own event: entries of `__meta`, definitions of tables, notes. Its position is `sequenced` then.
+
+        Raises `InvalidEvent` where it is larger than an event may be.
+        """
+        frame = encode_event(self.partition, OWNER, payload, bulk)
+        effects = self._next_epoch(monotonic_ns) if offset_of(self.state.position) == MAX_OFFSET else []
+        position = self._take(decode_event(frame), monotonic_ns)
+        return effects + self._accept(frame, position, None)
+
+    def synced(self, position: int) -> list[Effect]:
+        """The log has everything up to `position` for good. Under `write_through` answers and fan-out come now."""
+        assert position <= self.state.position, "the log cannot be ahead of its owner"
+        self._durable = max(self._durable, position)
+        released: list[Effect] = []
+        while self._waiting and self._waiting[0][0] <= self._durable:
+            released.append(self._waiting.popleft()[1])
+        return released
+
+    def trimmed(self, start: int) -> None:
+        """The log begins after `start` now: names, parts and versions that lie before it are forgotten."""
+        self.state.forget(start)
+
+    # --- where it stands ---
+
+    @property
+    def epoch(self) -> int:
+        return self._tenure.epoch
+
+    @property
+    def sequenced(self) -> int:
+        """The position of the last record made: appended to the log, accepted or still to be (`write_through`)."""
+        return self.state.position
+
+    @property
+    def accepted(self) -> int:
+        return self._durable if self._through else self.state.position
+
+    @property
+    def durable(self) -> int:
+        """Under "none" accepted stands for durable, while the epoch lasts."""
+        return self._durable if self._lasting else self.state.position
+
+    @property
+    def answers_wait_for(self) -> int:
+        """An answer to a join or call made now goes out once the log has this position for good (`synced`)."""
+        return self.state.position if self._through else self._tenure.epoch << 28
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, end position) of finished epochs, oldest first."""
+        return tuple(self.state.ends)
+
+    def time(self, monotonic_ns: int) -> int:
+        """The partition's time, ns since 1970: steady, never before the last stamp."""
+        return max(self._time_shift + monotonic_ns, self.state.time)
+
+    def versions(self) -> list[VersionRecord]:
+        """The sealed versions that are known, oldest first."""
+        return self.state.dense.versions(self.settings.retain_versions, self.state.start)
+
+    def describe(self, log_start: int, monotonic_ns: int) -> PartitionRecord:
+        """`log_start`: the position before the first one that the log still holds."""
+        needed = [at for at in (self.state.dense.parts_from(),) if at is not None]
+        needed += [sealed.first for sealed in self.state.dense.sealed[-1:]]
+        latest = max(log_start, min(needed) - 1) if needed else log_start
+        return PartitionRecord(
+            topic=self.partition[0],
+            partition=self.partition[1],
+            epoch=self.epoch,
+            start=log_start,
+            accepted=self.accepted,
+            durable=self.durable,
+            latest_start=latest,
+            ends=self.ends,
+            time=self.time(monotonic_ns),
+        )

@@ -1,0 +1,125 @@
+"""The partitions that this broker owns: for each its core, its logs, and what is to be done when it moves.
+
+Opening a partition is a takeover each time: claim, reread, epoch record and base, and only then events are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from secrets import randbits
+
+from ..consistency.vector import PartitionId
+from ..errors import ParamstreamError
+from ..eventlog.log import EventLog, PartitionLog
+from ..eventlog.memory import MemoryLog
+from ..events.codec import Buffer, decode_event
+from ..events.kinds import Kind
+from ..transport.messages import TopicRecord
+from .effects import Append
+from .fanout import FanOutCore
+from .partition import PartitionCore, PartitionSettings
+
+META: PartitionId = (0, 0)
+"""The partition that holds topics, tables, incarnations and announced snapshots."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition that this broker owns."""
+
+    core: PartitionCore
+    fanout: FanOutCore
+    log: PartitionLog
+    """Where events are appended and fetched from: under persistence "none" the broker's memory."""
+    durable: PartitionLog
+    """Where claims and epoch records go: the same log, but for "none"."""
+    error: ParamstreamError | None = None
+    """Why the partition stopped, if it did."""
+    cut: str = ""
+    """What a torn tail lost at the opening."""
+
+    def append(self, frame: Buffer) -> None:
+        if self.log.wants_base:
+            self.log.append(self.core.base())
+        self.log.append(frame)
+
+
+class Partitions:
+    """All that this broker owns, over one event log and the memory for persistence "none"."""
+
+    def __init__(self, log: EventLog, owner: str, clock_s: Callable[[], float], monotonic_ns: Callable[[], int]) -> None:
+        self._log = log
+        self._memory = MemoryLog(limit=log.limit)
+        self._owner = owner
+        self._clock_s = clock_s
+        self._monotonic_ns = monotonic_ns
+        self.owned: dict[PartitionId, Owned] = {}
+        self.logs: dict[PartitionId, PartitionLog] = {}
+        """For the fetch thread: replaced by item, never rebuilt."""
+        self.shown: dict[PartitionId, int] = {}
+        """The last position that readers may see."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._log.nbytes + self._memory.nbytes
+
+    @property
+    def limit(self) -> int:
+        return self._log.limit
+
+    @property
+    def durable_on_append(self) -> bool:
+        return self._log.durable_on_append
+
+    def open_meta(self) -> Owned:
+        return self._open(META, PartitionSettings(role="meta", persistence="write_back"))
+
+    def open_topic(self, topic: TopicRecord) -> list[Owned]:
+        opened: list[Owned] = []
+        for number in range(topic.partitions + 1):
+            role = "weights" if number == topic.partitions else "state"
+            settings = PartitionSettings(role=role, persistence=topic.persistence, retain_versions=topic.retain_versions)  # type: ignore[arg-type]
+            opened.append(self._open((topic.id, number), settings))
+        return opened
+
+    def drop_topic(self, topic: TopicRecord) -> None:
+        for number in range(topic.partitions + 1):
+            partition = (topic.id, number)
+            owned = self.owned.pop(partition, None)
+            self.logs.pop(partition, None)
+            self.shown.pop(partition, None)
+            if owned is not None:
+                self._log.drop(partition)
+                if owned.log is not owned.durable:
+                    self._memory.drop(partition)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._log.close()
+
+    def _open(self, partition: PartitionId, settings: PartitionSettings) -> Owned:
+        durable = self._log.open(partition)
+        log = self._memory.open(partition) if settings.persistence == "none" else durable
+        core = PartitionCore(partition, settings)
+        recovered = durable.recover()
+        core.recover(recovered.base, recovered.records)
+        if log is not durable:
+            log.recover()
+        claim = core.claim(recovered.last_claim, self._clock_s(), randbits(32), self._owner)
+        durable.append(claim)
+        if log is not durable:
+            log.append(claim)
+        owned = Owned(core, FanOutCore(), log, durable, cut=recovered.cut)
+        opening = core.open(int(self._clock_s() * 1e9), self._monotonic_ns(), self._log.boot, self._log.failed_writes)
+        for effect in opening:
+            if isinstance(effect, Append):
+                log.append(effect.frame)
+                if log is not durable and decode_event(effect.frame).kind is Kind.EPOCH:
+                    durable.append(effect.frame)
+        durable.sync()
+        core.synced(core.accepted)
+        self.owned[partition] = owned
+        self.logs[partition] = log
+        self.shown[partition] = core.accepted
+        return owned

@@ -1,0 +1,33 @@
+"""Who is connected to a broker: clients by their id, and what each of them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..consistency.vector import PartitionId
+from ..transport.messages import CLIENT_ID_BYTES, DOWN
+
+MAX_PEERS = 4096
+"""Clients at once; a hello past it is not answered."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """A client that said hello. Everything to it goes to its *down* socket."""
+
+    id: bytes
+    name: str = ""
+    """A replica's name; empty for others."""
+    incarnation: int = 0
+    joined: dict[int, str] = field(default_factory=dict[int, str])
+    """The sessions that it has joined: incarnation → producer name."""
+    follows: set[PartitionId] = field(default_factory=set[PartitionId])
+
+    @property
+    def address(self) -> bytes:
+        return self.id + DOWN
+
+
+def client_of(routing_id: bytes) -> bytes:
+    """The client's id in the routing id of any of its sockets."""
+    return routing_id[:CLIENT_ID_BYTES]
