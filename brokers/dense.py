@@ -107,7 +107,9 @@ class DenseState(msgspec.Struct, array_like=True):
         for part in parts:
             for spec in part.tensors:
                 if not chunks.hold(part, spec):
-                    raise _lost(part.key, commit.version, f"chunks {spec.first_chunk} to {spec.last_chunk} of", spec.name)
+                    raise _lost(
+                        part.key, commit.version, f"chunks {spec.first_chunk} to {spec.last_chunk} of", spec.name
+                    )
         union = union_of(part.tensors for part in parts)
         check_digest(union, self.schema, commit)
         if commit.schema != "replace" and self.schema is not None:
@@ -152,13 +154,7 @@ class DenseState(msgspec.Struct, array_like=True):
 
     def open_from(self) -> int | None:
         """The lowest position of an open part or a staged chunk."""
-        firsts = [part.position for part in self.parts[:1]] + [run.position for run in self.staged[:1]]
-        return min(firsts, default=None)
-
-    def parts_from(self) -> int | None:
-        """The lowest position that an open part needs: its own, or of a chunk that it names."""
-        chunks = _Chunks(self.staged)
-        return min((min(part.position, chunks.first_of(part)) for part in self.parts), default=None)
+        return min([part.position for part in self.parts[:1]] + [run.position for run in self.staged[:1]], default=None)
 
     # --- inside ---
 
@@ -173,7 +169,9 @@ class DenseState(msgspec.Struct, array_like=True):
         else:
             problem = f"version {commit.version} is lower than the newest, {newest}"
         raise VersionConflict(
-            problem, version=commit.version, remedy="Publish a higher number, or say rewind=True to supersede what is above"
+            problem,
+            version=commit.version,
+            remedy="Publish a higher number, or say rewind=True to supersede what is above",
         )
 
     def _named_parts(self, commit: Commit) -> list[OpenPart]:
@@ -245,9 +243,6 @@ class _Chunks:
                 shift = run.position - run.sequence
                 yield sequence + shift, end + shift
                 sequence = end + 1
-
-    def first_of(self, part: OpenPart) -> int:
-        return min((first for first, _ in self.spans_of(part)), default=part.position)
 
     def _run(self, part: OpenPart, sequence: int) -> ChunkRun | None:
         runs = self._runs.get((part.producer, part.incarnation), [])

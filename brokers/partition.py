@@ -19,14 +19,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, show
+from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, position, show
 from ..consistency.vector import PartitionId
 from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
 from ..events.codec import Buffer, EventFrame, decode_event, encode_event, stamp_frame
-from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload
-from ..transport.messages import Ack, JoinedPartition, PartitionRecord, Refused, Unconfirmed, VersionRecord, WireError
+from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload, Table
+from ..transport.messages import (
+    Ack,
+    Heads,
+    JoinedPartition,
+    PartitionRecord,
+    Refused,
+    Unconfirmed,
+    VersionRecord,
+    WireError,
+)
 from .checks import Role, check_event
 from .effects import Answer, Append, Effect, FanOut
+from .meta import MetaState
+from .retention import Lease, LogUse, lowest_needed
 from .state import PartitionState, SessionState, Tenure
 from .takeover import OWNER, base_record, claim_record, epoch_record, may_resend
 
@@ -59,6 +70,7 @@ class PartitionCore:
         """Producer name → the incarnation that joined it in this epoch."""
         self._time_shift = 0
         """Added to monotonic time it gives the partition's time."""
+        self._opened_ns = 0
         self._durable = 0
         self._waiting: deque[tuple[int, Answer | FanOut]] = deque()
         """Under `write_through`: what goes out once the log has the position for good."""
@@ -125,8 +137,7 @@ class PartitionCore:
             last=session.last_event() if session else None,
             last_sequence=own.sequence if own else 0,
             positions=tuple((s, own.unconfirmed[s]) for s in sent if s in own.unconfirmed) if own else (),
-            resend=unconfirmed is not None
-            and may_resend(state, self._tenure, self.settings.persistence, unconfirmed),
+            resend=unconfirmed is not None and may_resend(state, self._tenure, self.settings.persistence, unconfirmed),
             ends=tuple(state.ends),
             accepted=self.accepted,
             durable=self.durable,
@@ -171,11 +182,13 @@ class PartitionCore:
                     return self._sealed_before(frame, last, sealed.position, peer)
             check_event(frame, self.settings.role, self.state)
             if not log_has_room:
-                raise StorageFull("the broker's log is at its limit", remedy="Raise log_limit, or let replicas catch up")
+                raise StorageFull(
+                    "the broker's log is at its limit", remedy="Raise log_limit, or let replicas catch up"
+                )
         except ParamstreamError as error:
             return [Answer(peer, self._refused(frame, last, error))]
-        position = self._take(frame, monotonic_ns)
-        return self._accept(frame.buffer, position, Answer(peer, self._ack(frame, position)))
+        at = self._take(frame, monotonic_ns)
+        return self._accept(frame.buffer, at, Answer(peer, self._ack(frame, at)))
 
     def write(self, payload: Payload, bulk: Sequence[Buffer], monotonic_ns: int) -> list[Effect]:
         """The owner's own event: entries of `__meta`, definitions of tables, notes. Its position is `sequenced` then.
@@ -184,8 +197,8 @@ class PartitionCore:
         """
         frame = encode_event(self.partition, OWNER, payload, bulk)
         effects = self._next_epoch(monotonic_ns) if offset_of(self.state.position) == MAX_OFFSET else []
-        position = self._take(decode_event(frame), monotonic_ns)
-        return effects + self._accept(frame, position, None)
+        at = self._take(decode_event(frame), monotonic_ns)
+        return effects + self._accept(frame, at, None)
 
     def synced(self, position: int) -> list[Effect]:
         """The log has everything up to `position` for good. Under `write_through` answers and fan-out come now."""
@@ -223,7 +236,7 @@ class PartitionCore:
     @property
     def answers_wait_for(self) -> int:
         """An answer to a join or call made now goes out once the log has this position for good (`synced`)."""
-        return self.state.position if self._through else self._tenure.epoch << 28
+        return self.state.position if self._through else position(self.epoch, 0)
 
     @property
     def ends(self) -> tuple[tuple[int, int], ...]:
@@ -234,14 +247,39 @@ class PartitionCore:
         """The partition's time, ns since 1970: steady, never before the last stamp."""
         return max(self._time_shift + monotonic_ns, self.state.time)
 
+    def heads(self, monotonic_ns: int) -> Heads:
+        """As a heartbeat carries them; `sent` is the shell's to fill in."""
+        return Heads(*self.partition, self.accepted, self.durable, 0, self.time(monotonic_ns))
+
+    def table(self, name: str) -> Table | None:
+        """The definition of a table as this partition has it."""
+        return self.state.tables.get(name)
+
+    @property
+    def meta(self) -> MetaState:
+        """What `__meta` says, of its own partition only."""
+        assert self.settings.role == "meta"
+        return MetaState(self.state.entries)
+
+    def trim_floor(self, leases: Iterable[Lease], use: LogUse, monotonic_ns: int) -> int:
+        """The log may be cut below this position (`PartitionLog.cut`), and `trimmed` told what was."""
+        opened_s_ago = (monotonic_ns - self._opened_ns) / 1e9
+        retained = self.settings.retain_versions
+        state = self.state
+        return lowest_needed(
+            self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago
+        )
+
     def versions(self) -> list[VersionRecord]:
         """The sealed versions that are known, oldest first."""
         return self.state.dense.versions(self.settings.retain_versions, self.state.start)
 
     def describe(self, log_start: int, monotonic_ns: int) -> PartitionRecord:
         """`log_start`: the position before the first one that the log still holds."""
-        needed = [at for at in (self.state.dense.parts_from(),) if at is not None]
-        needed += [sealed.first for sealed in self.state.dense.sealed[-1:]]
+        dense = self.state.dense
+        needed = [sealed.first for sealed in dense.sealed[-1:]]
+        if (staged := dense.open_from()) is not None:
+            needed.append(staged)
         latest = max(log_start, min(needed) - 1) if needed else log_start
         return PartitionRecord(
             topic=self.partition[0],
@@ -253,4 +291,131 @@ class PartitionCore:
             latest_start=latest,
             ends=self.ends,
             time=self.time(monotonic_ns),
+        )
+
+    # --- inside ---
+
+    def _open_epoch(self, monotonic_ns: int) -> list[Effect]:
+        """The claimed epoch's record and a base. Joins of the epoch before are over."""
+        time, end = self.time(monotonic_ns), self.state.position
+        self._opened_ns = monotonic_ns
+        record = epoch_record(self.partition, self._tenure, end, time, self._nonce)
+        self.state.apply(decode_event(record))
+        self._joined.clear()
+        at = self.state.position
+        effects: list[Effect] = [Append(record, at)]
+        effects += self._when_accepted(at, FanOut(record, at))
+        effects.append(Append(self.base(), at, self._lasting))
+        return effects
+
+    def _next_epoch(self, monotonic_ns: int) -> list[Effect]:
+        """All offsets are used: claim and open the next epoch; every session joins again."""
+        epoch = next_epoch(self.epoch, self.time(monotonic_ns) / 1e9)
+        self._tenure = Tenure(epoch, self._tenure.boot, self._tenure.failed_writes)
+        claim = claim_record(self.partition, epoch, self._nonce, self._owner)
+        return [Append(claim, self.state.position), *self._open_epoch(monotonic_ns)]
+
+    def _take(self, frame: EventFrame, monotonic_ns: int) -> int:
+        """Give the event the next position: stamp its buffer, and take it into the state."""
+        assert self._is_open
+        at, time = self.state.position + 1, self.time(monotonic_ns)
+        stamp_frame(frame.buffer, position=at, time=time, nonce=self._nonce)
+        stamped = EventFrame(
+            frame.kind, frame.topic, frame.partition, self._nonce, at, time,
+            frame.head, frame.payload, frame.bulk, frame.buffer,
+        )  # fmt: skip
+        self.state.apply(stamped, registry=self.settings.role == "meta")
+        return at
+
+    def _accept(self, frame: Buffer, at: int, answer: Answer | None) -> list[Effect]:
+        effects: list[Effect] = [Append(frame, at, self._lasting)]
+        if answer is not None:
+            effects += self._when_accepted(at, answer)
+        effects += self._when_accepted(at, FanOut(frame, at))
+        return effects
+
+    def _when_accepted(self, at: int, effect: Answer | FanOut) -> list[Effect]:
+        """The effect now, or kept until the log has `at` for good (`write_through`)."""
+        if not self._through or at <= self._durable:
+            return [effect]
+        # A repeat may ask for a position below the last one that waits: the queue stays in order.
+        self._waiting.append((max(at, self._waiting[-1][0]) if self._waiting else at, effect))
+        return []
+
+    def _check_session(self, frame: EventFrame, session: SessionState | None, last: int) -> Refused | None:
+        """Whether this session may write here and now; None if it may."""
+        head = frame.head
+        joined = self._joined.get(head.producer, 0)
+        newest = max(joined, session.incarnation if session else 0)
+        if head.incarnation < newest:
+            return self._refused(frame, last, self._fenced(head.producer, head.incarnation, newest))
+        if not head.producer or not 0 <= head.confirmed < head.sequence:
+            problem = f"an event {head.sequence} of {head.producer!r} that confirms {head.confirmed} is not possible"
+            return self._refused(frame, last, InvalidEvent(problem))
+        if head.joined_epoch != self.epoch:
+            return self._other_epoch(frame, last)
+        if joined != head.incarnation:
+            return self._refused(frame, last, self._fenced(head.producer, head.incarnation, joined))
+        return None
+
+    def _repeat(self, frame: EventFrame, own: SessionState, peer: bytes) -> list[Effect]:
+        at = own.unconfirmed.get(frame.head.sequence)
+        if at is None:
+            # Confirmed before, or passed over: the session has had its outcome, and a later event took its place.
+            problem = f"event {frame.head.sequence} comes after event {own.sequence}, and its position is not kept"
+            return [Answer(peer, self._refused(frame, own.sequence, EventLost(problem)))]
+        return self._when_accepted(at, Answer(peer, self._ack(frame, at)))
+
+    def _sealed_before(self, frame: EventFrame, last: int, at: int, peer: bytes) -> list[Effect]:
+        """The same version with the same digest stands at `at`: that is this commit's outcome too."""
+        error = VersionConflict(f"the version is sealed already, at {show(at)}, with the same digest", position=at)
+        return self._when_accepted(at, Answer(peer, self._refused(frame, last, error, at=at)))
+
+    def _ack(self, frame: EventFrame, at: int) -> Ack:
+        head = frame.head
+        return Ack(frame.topic, frame.partition, head.incarnation, ((head.sequence, at),))
+
+    def _other_epoch(self, frame: EventFrame, last: int) -> Refused:
+        error = OutcomeUnknown(
+            f"the event names epoch {frame.head.joined_epoch}, the partition is in epoch {self.epoch}",
+            remedy="The session joins again by itself",
+        )
+        return self._refused(frame, last, error, rejoin=True)
+
+    def _refused(
+        self,
+        frame: EventFrame,
+        last: int,
+        error: ParamstreamError,
+        *,
+        gap: bool = False,
+        rejoin: bool = False,
+        at: int = 0,
+    ) -> Refused:
+        error.topic = error.topic or self.settings.topic_name or None
+        error.partition = self.partition[1]
+        head = frame.head
+        return Refused(
+            topic=frame.topic,
+            partition=frame.partition,
+            incarnation=head.incarnation,
+            sequence=head.sequence,
+            last_sequence=last,
+            error=WireError.of(error),
+            gap=gap,
+            rejoin=rejoin,
+            position=at,
+        )
+
+    def _fenced(self, name: str, incarnation: int, newest: int) -> Fenced:
+        problem = (
+            f"a newer session of producer {name!r} has taken over: incarnation {newest} after {incarnation}"
+            if newest > incarnation
+            else f"incarnation {incarnation} of producer {name!r} has not joined the partition"
+        )
+        return Fenced(
+            problem,
+            topic=self.settings.topic_name or None,
+            partition=self.partition[1],
+            remedy="A producer name has one live session: give each publisher a name of its own",
         )

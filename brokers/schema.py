@@ -102,7 +102,9 @@ def check_schema(union: Mapping[str, TensorSpec], schema: Schema, version: int) 
         if (want.dtype, want.shape) != (got.dtype, got.shape):
             raise _mismatch(f"the schema says {_show(want)}, the version has {_show(got)}", name, version)
         if got.tied_to and (got.tied_to not in expected or _root(expected[got.tied_to]) != _root(want)):
-            raise _mismatch(f"it is tied to {got.tied_to!r}, the schema says {want.tied_to or 'not tied'!r}", name, version)
+            raise _mismatch(
+                f"it is tied to {got.tied_to!r}, the schema says {want.tied_to or 'not tied'!r}", name, version
+            )
     for root, names in _groups(schema).items():
         present = [union[name] for name in names if name in union]
         if not present:

@@ -108,9 +108,7 @@ class PartitionState(msgspec.Struct, array_like=True):
         except (msgspec.DecodeError, RecursionError) as error:
             raise CorruptLog(f"a base at {show(position)} cannot be decoded: {error}", position=position) from error
         if state.position != position:
-            raise CorruptLog(
-                f"a base at {show(position)} holds the state at {show(state.position)}", position=position
-            )
+            raise CorruptLog(f"a base at {show(position)} holds the state at {show(state.position)}", position=position)
         return state
 
     def _open_epoch(self, at: int, record: Epoch) -> None:
@@ -124,7 +122,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     def _take(self, head: Head, at: int) -> None:
         session = self.sessions.get(head.producer)
         if session is None or session.incarnation != head.incarnation:
-            source = head.source or (session and session.source)
+            source = head.source or (session.source if session is not None else None)
             self.sessions[head.producer] = SessionState(
                 head.incarnation, head.sequence, at, head.own, head.observed, source, {head.sequence: at}
             )

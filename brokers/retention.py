@@ -1,0 +1,68 @@
+"""What of a partition's log must stay: the versions that are retained, what is still being published, and leases.
+
+Rows and KV keep all until snapshots hold their state. A lease is what a replica's report says that it still needs; it lasts
+for 60 s after the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .checks import Role
+from .dense import DenseState
+
+LEASE_S = 60.0
+"""How long a report holds what it names; and how long after an epoch's opening nothing goes, so that reports can come."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogUse:
+    """Bytes that the log holds, of all partitions, and its hard limit."""
+
+    nbytes: int
+    limit: int
+
+    @property
+    def is_half_full(self) -> bool:
+        return self.nbytes > self.limit // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A replica's need of one partition: all that lies after `position`, reported `age_s` ago.
+
+    `serves`: the position of the commit that it serves, 0 if none. The served version is held as long as the lease lasts;
+    what lies after `position` in a weight partition only while the log is under half of its limit.
+    """
+
+    name: str
+    position: int
+    age_s: float
+    serves: int = 0
+
+
+def lowest_needed(
+    role: Role, dense: DenseState, head: int, durable: int, retained: int, leases: Iterable[Lease],
+    use: LogUse, opened_s_ago: float,
+) -> int:  # fmt: skip
+    """The lowest position that must stay: the log may be cut below it. 0 where all must stay."""
+    if role == "state" or (opened_s_ago < LEASE_S and not use.is_half_full):
+        return 0
+    if role == "meta":
+        return head
+    needed = [head]
+    # Versions above the durable head may be lost yet, and must not displace the newest durable ones.
+    settled = sum(1 for sealed in dense.sealed if sealed.position <= durable)
+    needed += [sealed.first for sealed in dense.sealed[max(0, settled - retained) :]]
+    if (staged := dense.open_from()) is not None:
+        needed.append(staged)
+    firsts = {sealed.position: sealed.first for sealed in dense.sealed}
+    for lease in leases:
+        if lease.age_s >= LEASE_S:
+            continue
+        if lease.serves in firsts:
+            needed.append(firsts[lease.serves])
+        if not use.is_half_full:
+            needed.append(lease.position + 1)
+    return min(needed)
