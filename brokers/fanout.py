@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..consistency.vector import PartitionId
 from ..events.codec import Buffer
 from ..transport.messages import Demoted, Follow, Following, Heads
 
@@ -35,6 +36,7 @@ class Send:
 @dataclass(slots=True, eq=False)
 class _Follower:
     peer: bytes
+    partition: PartitionId
     cursor: int
     """Number of the next frame to send, counted from the ring's first one ever."""
     credit_bytes: int
@@ -64,8 +66,6 @@ class FanOutCore:
         """The position before the first frame that is kept: the lowest that a `Follow` may name."""
         self._kept_bytes = 0
         self._followers: dict[bytes, _Follower] = {}
-        self._partition = (0, 0)
-        """As the last `Follow` named it."""
 
     def accepted(self, frame: Buffer, position: int) -> Iterator[Send]:
         """An event was accepted: it is kept at once; iterate to send it to those who have credit."""
@@ -87,10 +87,9 @@ class FanOutCore:
         partition = message.topic, message.partition
         if cursor is None:
             return iter([Send(peer, Demoted(*partition, message.after, heads.accepted), message.after)])
-        follower = _Follower(peer, cursor, message.credit_bytes, sent_position=message.after)
+        follower = _Follower(peer, partition, cursor, message.credit_bytes, sent_position=message.after)
         self._followers[peer] = follower
         answer = Following(*partition, message.after, heads.accepted, heads.durable, ends, heads.time)
-        self._partition = partition
         return self._to([follower], [Send(peer, answer, message.after)])
 
     def unfollow(self, peer: bytes) -> None:
@@ -184,7 +183,7 @@ class FanOutCore:
         for follower in [each for each in self._followers.values() if each.cursor < lowest]:
             self.unfollow(follower.peer)
             stands = follower.sent_position
-            demoted.append(Send(follower.peer, Demoted(*self._partition, stands, head), stands))
+            demoted.append(Send(follower.peer, Demoted(*follower.partition, stands, head), stands))
         if self._first > len(self._frames) // 2:
             del self._frames[: self._first], self._positions[: self._first]
             self._number += self._first

@@ -21,19 +21,18 @@ from typing import Literal
 
 from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, position, show
 from ..consistency.vector import PartitionId
-from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
+from ..errors import EventLost, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
 from ..events.codec import Buffer, EventFrame, decode_event, encode_event, stamp_frame
 from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload, Table
 from ..transport.messages import (
-    Ack,
     Heads,
     JoinedPartition,
     PartitionRecord,
     Refused,
     Unconfirmed,
     VersionRecord,
-    WireError,
 )
+from .answers import ack, fenced, other_epoch, refused
 from .checks import Role, check_event
 from .effects import Answer, Append, Effect, FanOut
 from .meta import MetaState
@@ -125,7 +124,7 @@ class PartitionCore:
         session = self.state.sessions.get(name)
         newest = max(self._joined.get(name, 0), session.incarnation if session else 0)
         if incarnation < newest:
-            raise self._fenced(name, incarnation, newest)
+            raise self._about(fenced(name, incarnation, newest))
         self._joined[name] = incarnation
         own = session if session is not None and session.incarnation == incarnation else None
         sent = unconfirmed.sequences if unconfirmed else ()
@@ -172,9 +171,12 @@ class PartitionCore:
             return self._repeat(frame, own, peer)
         if head.previous != last:
             problem = f"event {head.sequence} follows on {head.previous}, the last one that stands is {last}"
-            return [Answer(peer, self._refused(frame, last, OutcomeUnknown(problem, remedy="It goes again"), gap=True))]
+            return [Answer(peer, self._refuse(frame, last, OutcomeUnknown(problem, remedy="It goes again"), gap=True))]
         if offset_of(self.state.position) == MAX_OFFSET:
-            return [*self._next_epoch(monotonic_ns), Answer(peer, self._other_epoch(frame, last))]
+            return [
+                *self._next_epoch(monotonic_ns),
+                Answer(peer, self._refuse(frame, last, other_epoch(frame, self.epoch), rejoin=True)),
+            ]
         try:
             if isinstance(frame.payload, Commit):
                 sealed = self.state.dense.sealed_before(frame.payload)
@@ -186,9 +188,9 @@ class PartitionCore:
                     "the broker's log is at its limit", remedy="Raise log_limit, or let replicas catch up"
                 )
         except ParamstreamError as error:
-            return [Answer(peer, self._refused(frame, last, error))]
+            return [Answer(peer, self._refuse(frame, last, error))]
         at = self._take(frame, monotonic_ns)
-        return self._accept(frame.buffer, at, Answer(peer, self._ack(frame, at)))
+        return self._accept(frame.buffer, at, Answer(peer, ack(frame, at)))
 
     def write(self, payload: Payload, bulk: Sequence[Buffer], monotonic_ns: int) -> list[Effect]:
         """The owner's own event: entries of `__meta`, definitions of tables, notes. Its position is `sequenced` then.
@@ -348,14 +350,14 @@ class PartitionCore:
         joined = self._joined.get(head.producer, 0)
         newest = max(joined, session.incarnation if session else 0)
         if head.incarnation < newest:
-            return self._refused(frame, last, self._fenced(head.producer, head.incarnation, newest))
+            return self._refuse(frame, last, fenced(head.producer, head.incarnation, newest))
         if not head.producer or not 0 <= head.confirmed < head.sequence:
             problem = f"an event {head.sequence} of {head.producer!r} that confirms {head.confirmed} is not possible"
-            return self._refused(frame, last, InvalidEvent(problem))
+            return self._refuse(frame, last, InvalidEvent(problem))
         if head.joined_epoch != self.epoch:
-            return self._other_epoch(frame, last)
+            return self._refuse(frame, last, other_epoch(frame, self.epoch), rejoin=True)
         if joined != head.incarnation:
-            return self._refused(frame, last, self._fenced(head.producer, head.incarnation, joined))
+            return self._refuse(frame, last, fenced(head.producer, head.incarnation, joined))
         return None
 
     def _repeat(self, frame: EventFrame, own: SessionState, peer: bytes) -> list[Effect]:
@@ -363,26 +365,15 @@ class PartitionCore:
         if at is None:
             # Confirmed before, or passed over: the session has had its outcome, and a later event took its place.
             problem = f"event {frame.head.sequence} comes after event {own.sequence}, and its position is not kept"
-            return [Answer(peer, self._refused(frame, own.sequence, EventLost(problem)))]
-        return self._when_accepted(at, Answer(peer, self._ack(frame, at)))
+            return [Answer(peer, self._refuse(frame, own.sequence, EventLost(problem)))]
+        return self._when_accepted(at, Answer(peer, ack(frame, at)))
 
     def _sealed_before(self, frame: EventFrame, last: int, at: int, peer: bytes) -> list[Effect]:
         """The same version with the same digest stands at `at`: that is this commit's outcome too."""
         error = VersionConflict(f"the version is sealed already, at {show(at)}, with the same digest", position=at)
-        return self._when_accepted(at, Answer(peer, self._refused(frame, last, error, at=at)))
+        return self._when_accepted(at, Answer(peer, self._refuse(frame, last, error, at=at)))
 
-    def _ack(self, frame: EventFrame, at: int) -> Ack:
-        head = frame.head
-        return Ack(frame.topic, frame.partition, head.incarnation, ((head.sequence, at),))
-
-    def _other_epoch(self, frame: EventFrame, last: int) -> Refused:
-        error = OutcomeUnknown(
-            f"the event names epoch {frame.head.joined_epoch}, the partition is in epoch {self.epoch}",
-            remedy="The session joins again by itself",
-        )
-        return self._refused(frame, last, error, rejoin=True)
-
-    def _refused(
+    def _refuse(
         self,
         frame: EventFrame,
         last: int,
@@ -392,30 +383,10 @@ class PartitionCore:
         rejoin: bool = False,
         at: int = 0,
     ) -> Refused:
+        return refused(frame, last, self._about(error), gap=gap, rejoin=rejoin, at=at)
+
+    def _about(self, error: ParamstreamError) -> ParamstreamError:
+        """The error, naming this partition."""
         error.topic = error.topic or self.settings.topic_name or None
         error.partition = self.partition[1]
-        head = frame.head
-        return Refused(
-            topic=frame.topic,
-            partition=frame.partition,
-            incarnation=head.incarnation,
-            sequence=head.sequence,
-            last_sequence=last,
-            error=WireError.of(error),
-            gap=gap,
-            rejoin=rejoin,
-            position=at,
-        )
-
-    def _fenced(self, name: str, incarnation: int, newest: int) -> Fenced:
-        problem = (
-            f"a newer session of producer {name!r} has taken over: incarnation {newest} after {incarnation}"
-            if newest > incarnation
-            else f"incarnation {incarnation} of producer {name!r} has not joined the partition"
-        )
-        return Fenced(
-            problem,
-            topic=self.settings.topic_name or None,
-            partition=self.partition[1],
-            remedy="A producer name has one live session: give each publisher a name of its own",
-        )
+        return error
