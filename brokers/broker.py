@@ -1,7 +1,7 @@
 """A broker: in this process (tests, notebooks, one machine), or its own by `paramstream broker`.
 
-    with ps.Broker(bind="tcp://127.0.0.1:0", log="file:/var/lib/paramstream") as broker:
-        print(broker.endpoint)
+with ps.Broker(bind="tcp://127.0.0.1:0", log="file:/var/lib/paramstream") as broker:
+    print(broker.endpoint)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from types import TracebackType
+from typing import Self
 from uuid import uuid4
 
 import msgspec
@@ -59,7 +60,11 @@ class Broker:
     """
 
     def __init__(
-        self, bind: str = "tcp://127.0.0.1:0", log: str | os.PathLike[str] = "memory:", insecure: bool = False, log_limit: int | str | None = None
+        self,
+        bind: str = "tcp://127.0.0.1:0",
+        log: str | os.PathLike[str] = "memory:",
+        insecure: bool = False,
+        log_limit: int | str | None = None,
     ) -> None:
         self._closing = threading.Event()
         self._closed = False
@@ -72,7 +77,9 @@ class Broker:
             self._socket.close(linger=0)
             raise
         try:
-            self._partitions = Partitions(self._log, f"{os.uname().nodename}:{os.getpid()}", time.time, time.monotonic_ns)
+            self._partitions = Partitions(
+                self._log, f"{os.uname().nodename}:{os.getpid()}", time.time, time.monotonic_ns
+            )
             self._take_over()
             self._fetches = FetchServer(
                 _fetch_bind(self.endpoint), insecure=insecure, logs=self._partitions.logs, shown=self._partitions.shown
@@ -122,17 +129,19 @@ class Broker:
         self._socket.close()
         self._partitions.close()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _take_over(self) -> None:
         """Open `__meta` and every partition that it knows; drop what the log holds of topics that were deleted."""
-        meta = self._partitions.open_meta()
+        self._partitions.open_meta()
         known: set[PartitionId] = {META}
-        for topic in meta.core.meta.topics():
+        for topic in self._partitions.meta.topics():
             self._partitions.open_topic(topic)
             known.update((topic.id, number) for number in range(topic.partitions + 1))
         for partition in self._log.partitions():

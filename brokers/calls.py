@@ -7,8 +7,9 @@ it stands in `Waiting`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import getrandbits
 from typing import Any
 
 import msgspec
@@ -34,12 +35,13 @@ from ..transport.messages import (
     Unconfirmed,
     VersionRecord,
 )
-from .meta import MetaState
+from .meta import Entry, MetaState
 from .partitions import META, Owned, Partitions
 from .peers import Peer
+from .retention import Lease
 
 Answer = Callable[[Any], None]
-Write = Callable[[PartitionId, Payload], int]
+Write = Callable[[PartitionId, Payload, Sequence[bytes]], int]
 """Writes the broker's own event to a partition; returns its position."""
 
 
@@ -54,7 +56,13 @@ class Waiting:
 class Calls:
     """Answers requests in the broker's loop. `write` appends to a partition, `start_topic` opens a new topic's partitions."""
 
-    def __init__(self, partitions: Partitions, write: Write, monotonic_ns: Callable[[], int], drop_followers: Callable[[PartitionId], None]) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        write: Write,
+        monotonic_ns: Callable[[], int],
+        drop_followers: Callable[[PartitionId], None],
+    ) -> None:
         self._partitions = partitions
         self._write = write
         self._monotonic_ns = monotonic_ns
@@ -64,7 +72,7 @@ class Calls:
 
     @property
     def meta(self) -> MetaState:
-        return self._partitions.owned[META].core.meta
+        return self._partitions.meta
 
     def answer(self, peer: Peer, call: Any, answer: Answer) -> None:
         """Calls `answer` now or once the answer is durable. Raises the typed error to send instead."""
@@ -82,7 +90,7 @@ class Calls:
             case OpenReplica():
                 self._open_name(self.meta.open_replica(call.name), answer)
             case Join():
-                answer(self._join(peer, call))
+                self._join(peer, call, answer)
             case ListVersions():
                 answer(self._versions(call.topic))
             case ListReplicas():
@@ -90,7 +98,9 @@ class Calls:
             case DescribePartitions():
                 answer(self._describe(call.topic))
             case _:
-                raise ParamstreamError(f"this broker does not know the call {type(call).__name__}", remedy="Upgrade the broker")
+                raise ParamstreamError(
+                    f"this broker does not know the call {type(call).__name__}", remedy="Upgrade the broker"
+                )
 
     def durable_moved(self) -> None:
         """Give the answers that have become durable."""
@@ -116,55 +126,53 @@ class Calls:
             if topic in report.topics
         ]
 
-    def needs(self, partition: PartitionId) -> list[tuple[str, int, float]]:
-        """(replica, position, age in s) of what reports say is still needed of a partition."""
+    def leases(self, partition: PartitionId) -> list[Lease]:
+        """What reports say is still needed of a partition, and of its versions."""
         now = time.monotonic()
-        return [
-            (name, position, now - at)
-            for name, (at, report) in self._reports.items()
-            for topic, number, position in report.needs
-            if (topic, number) == partition
-        ]
+        found: list[Lease] = []
+        for name, (at, report) in self._reports.items():
+            serves = {topic: commit for topic, _, commit, _ in report.served}
+            for topic, number, position in report.needs:
+                if (topic, number) == partition:
+                    found.append(Lease(name, position, now - at, serves.get(topic, 0)))
+        return found
 
     # --- topics and tables --------------------------------------------------------------------------------------------------
 
     def _create_topic(self, call: CreateTopic, answer: Answer) -> None:
-        payload, record = self.meta.create_topic(call)
-        if payload is None:
-            answer(record)
-            return
-        self._partitions.open_topic(record)
-        position = self._write(META, payload)
-        self._when({META: position}, lambda: answer(record))
+        entry, record = self.meta.create_topic(call, getrandbits(63) + 1)
+        needs = self._written(entry)
+        if entry is not None:
+            self._partitions.open_topic(record)
+        self._when(needs, lambda: answer(record))
 
     def _delete_topic(self, call: DeleteTopic, answer: Answer) -> None:
-        payload, record = self.meta.delete_topic(call)
-        position = self._write(META, payload)
+        entry, record = self.meta.delete_topic(call.name)
+        needs = self._written(entry)
         for number in range(record.partitions + 1):
             self._drop_followers((record.id, number))
         self._partitions.drop_topic(record)
-        self._when({META: position}, lambda: answer(None))
+        self._when(needs, lambda: answer(None))
 
     def _create_table(self, call: CreateTable, answer: Answer) -> None:
         topic = self._topic(call.topic)
-        needs: dict[PartitionId, int] = {}
-        payload = self.meta.create_table(call)
-        if payload is not None:
-            needs[META] = self._write(META, payload)
+        needs = self._written(self.meta.create_table(call))
         for number in range(topic.partitions):
             partition = (topic.id, number)
-            if self._partitions.owned[partition].core.table(call.table.table) != call.table:
-                needs[partition] = self._write(partition, call.table)
+            owned = self._healthy(partition)
+            if owned.core.table(call.table.table) == call.table:
+                needs[partition] = owned.core.sequenced
+            else:
+                needs[partition] = self._write(partition, call.table, ())
         self._when(needs, lambda: answer(None))
 
     # --- names and joins ----------------------------------------------------------------------------------------------------
 
-    def _open_name(self, opened: tuple[Payload, int], answer: Answer) -> None:
-        payload, incarnation = opened
-        position = self._write(META, payload)
-        self._when({META: position}, lambda: answer(incarnation))
+    def _open_name(self, opened: tuple[Entry, int], answer: Answer) -> None:
+        entry, incarnation = opened
+        self._when(self._written(entry), lambda: answer(incarnation))
 
-    def _join(self, peer: Peer, call: Join) -> Joined:
+    def _join(self, peer: Peer, call: Join, answer: Answer) -> None:
         newest = self.meta.producer_incarnation(call.name)
         if call.incarnation != newest:
             raise Fenced(
@@ -173,13 +181,11 @@ class Calls:
             )
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in call.unconfirmed}
         peer.joined[call.incarnation] = call.name
-        return Joined(
-            tuple(
-                owned.core.join(call.name, call.incarnation, unconfirmed.get(partition))
-                for partition, owned in self._partitions.owned.items()
-                if partition != META and owned.error is None
-            )
+        healthy = {p: owned.core for p, owned in self._partitions.owned.items() if p != META and owned.error is None}
+        joined = Joined(
+            tuple(core.join(call.name, call.incarnation, unconfirmed.get(p)) for p, core in healthy.items())
         )
+        self._when({p: core.answers_wait_for for p, core in healthy.items()}, lambda: answer(joined))
 
     # --- what is known ------------------------------------------------------------------------------------------------------
 
@@ -199,7 +205,9 @@ class Calls:
     def _topic(self, topic_id: int) -> TopicRecord:
         topic = self.meta.topic_by_id(topic_id)
         if topic is None:
-            raise UnknownTopic(f"no topic with the id {topic_id:016x}", remedy="It was deleted; look it up by name again")
+            raise UnknownTopic(
+                f"no topic with the id {topic_id:016x}", remedy="It was deleted; look it up by name again"
+            )
         return topic
 
     def _healthy(self, partition: PartitionId) -> Owned:
@@ -207,6 +215,11 @@ class Calls:
         if owned.error is not None:
             raise owned.error
         return owned
+
+    def _written(self, entry: Entry | None) -> dict[PartitionId, int]:
+        """Write the entry to `__meta`, if there is one; what an answer that rests on it waits for."""
+        position = self._partitions.owned[META].core.sequenced
+        return {META: self._write(META, entry.payload, entry.bulk) if entry is not None else position}
 
     # --- waiting ------------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,14 @@ POLL_MS = 50
 class FetchServer:
     """Serves `logs`, a mapping that the broker's loop replaces entries in; `shown` is the last position readers may see."""
 
-    def __init__(self, address: str, *, insecure: bool, logs: Mapping[PartitionId, PartitionLog], shown: Mapping[PartitionId, int]) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        insecure: bool,
+        logs: Mapping[PartitionId, PartitionLog],
+        shown: Mapping[PartitionId, int],
+    ) -> None:
         self._socket, self.address = router(address, insecure=insecure)
         self._logs = logs
         self._shown = shown

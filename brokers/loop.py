@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import zmq
@@ -28,7 +28,6 @@ from ..transport.messages import (
     Demoted,
     Follow,
     Goodbye,
-    Heads,
     Heartbeat,
     Hello,
     Message,
@@ -49,6 +48,7 @@ from .effects import Answer, Append, Effect, FanOut
 from .fanout import Send
 from .partitions import META, Owned, Partitions
 from .peers import MAX_PEERS, Peer, client_of
+from .retention import LogUse
 from .syncing import Syncer
 
 HEARTBEAT_S = 0.5
@@ -65,7 +65,9 @@ _REFUSED_UNDECODED = "an undecodable frame was refused"
 class Loop:
     """Everything that the broker's one thread does. `run` returns when `closing` is set."""
 
-    def __init__(self, socket: Socket, partitions: Partitions, syncer: Syncer, welcome: Welcome, closing: threading.Event) -> None:
+    def __init__(
+        self, socket: Socket, partitions: Partitions, syncer: Syncer, welcome: Welcome, closing: threading.Event
+    ) -> None:
         self._socket = socket
         self._partitions = partitions
         self._syncer = syncer
@@ -77,6 +79,8 @@ class Loop:
         self._appended: dict[PartitionId, PartitionLog] = {}
         self._appended_bytes = 0
         self._moved: set[PartitionId] = set()
+        self._blocked: list[Owned] = []
+        """Partitions with a follower whose pipe was full."""
         self._next_heartbeat = self._next_moved = self._next_trim = 0.0
         self.garbled_frames = 0
         """Frames that were no event and no control frame: counted, answered where that is possible, and dropped."""
@@ -84,7 +88,11 @@ class Loop:
     def run(self) -> None:
         while not self._closing.is_set():
             now = time.monotonic()
-            wake = min(self._next_heartbeat, self._next_moved if self._moved else self._next_heartbeat)
+            wake = self._next_heartbeat
+            if self._moved:
+                wake = min(wake, self._next_moved)
+            if self._blocked:
+                wake = min(wake, now + MOVED_S)
             if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
                 self._drain()
                 self._end_batch()
@@ -153,7 +161,9 @@ class Loop:
             case Follow():
                 self._follow(peer, message)
             case Credit():
-                self._each(peer, message, lambda owned: owned.fanout.credit(peer.address, message.consumed_bytes))
+                owned = self._partitions.owned.get((message.topic, message.partition))
+                if owned is not None:
+                    self._send_all(owned, owned.fanout.credit(peer.address, message.consumed_bytes))
             case Unfollow():
                 self._unfollow(peer, (message.topic, message.partition))
             case Report():
@@ -224,9 +234,9 @@ class Loop:
         except ParamstreamError as error:
             self._send(peer, encode_message(Response(request.id, encode_result(None), WireError.of(error))))
 
-    def _write(self, partition: PartitionId, payload: Payload) -> int:
+    def _write(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer]) -> int:
         owned = self._partitions.owned[partition]
-        self._perform(owned, owned.core.write(payload, (), time.monotonic_ns()))
+        self._perform(owned, owned.core.write(payload, bulk, time.monotonic_ns()))
         return owned.core.sequenced
 
     # --- following ------------------------------------------------------------------------------------------------------------
@@ -242,8 +252,8 @@ class Loop:
             self._send(peer, encode_message(Demoted(*partition, follow.after, 0, WireError.of(error))))
             return
         peer.follows.add(partition)
-        heads = owned.core.heads(time.monotonic_ns())
-        self._send_all(owned, owned.fanout.follow(peer.address, follow, heads, owned.core.ends()))
+        heads = owned.heads(time.monotonic_ns())
+        self._send_all(owned, owned.fanout.follow(peer.address, follow, heads, owned.core.ends))
 
     def _unfollow(self, peer: Peer, partition: PartitionId) -> None:
         peer.follows.discard(partition)
@@ -264,7 +274,7 @@ class Loop:
         for effect in effects:
             match effect:
                 case Append():
-                    self._append(owned, effect.frame)
+                    self._append(owned, effect)
                 case FanOut():
                     self._partitions.shown[owned.core.partition] = effect.position
                     self._send_all(owned, owned.fanout.accepted(effect.frame, effect.position))
@@ -275,14 +285,14 @@ class Loop:
                     self._flush_acks()
                     self._send_to(effect.peer, encode_message(effect.message))
 
-    def _append(self, owned: Owned, frame: Buffer) -> None:
+    def _append(self, owned: Owned, effect: Append) -> None:
         try:
-            owned.append(frame)
+            owned.append(effect)
         except ParamstreamError as error:
             self._stop(owned, error)
             return
         self._appended[owned.core.partition] = owned.log
-        self._appended_bytes += len(frame)
+        self._appended_bytes += len(effect.frame)
 
     def _stop(self, owned: Owned, error: ParamstreamError) -> None:
         """The partition's log takes nothing more: its events are refused with the reason from here on."""
@@ -297,6 +307,8 @@ class Loop:
             data = encode_message(send.content) if isinstance(send.content, Message) else send.content
             if not self._send_to(send.peer, data) and not isinstance(send.content, Message):
                 owned.fanout.blocked(send.peer, send.position)
+                if owned not in self._blocked:
+                    self._blocked.append(owned)
 
     def _flush_acks(self) -> None:
         acks, self._acks = self._acks, {}
@@ -307,6 +319,8 @@ class Loop:
         self._flush_acks()
         if not self._appended:
             return
+        for partition in self._appended:
+            self._partitions.owned[partition].append_base_if_due()
         appended, self._appended = self._appended, {}
         nbytes, self._appended_bytes = self._appended_bytes, 0
         in_memory = [log for log in appended.values() if self._in_memory(log)]
@@ -336,22 +350,29 @@ class Loop:
             self._next_heartbeat = now + HEARTBEAT_S
             self._moved.clear()
             self._heartbeat(set(self._partitions.owned))
-            for owned in self._partitions.owned.values():
-                self._send_all(owned, owned.fanout.retry())
         elif self._moved and now >= self._next_moved:
             moved, self._moved = self._moved, set()
             self._next_moved = now + MOVED_S
             self._heartbeat(moved)
+        for owned in self._blocked:
+            self._send_all(owned, owned.fanout.retry())
+        self._blocked = [owned for owned in self._blocked if owned.fanout.has_blocked]
         if now >= self._next_trim:
             self._next_trim = now + TRIM_S
             self._trim()
 
     def _heartbeat(self, partitions: set[PartitionId]) -> None:
         now = time.monotonic_ns()
-        heads = {p: self._partitions.owned[p].core.heads(now) for p in partitions if p != META and p in self._partitions.owned}
+        heads = {
+            p: self._partitions.owned[p].core.heads(now)
+            for p in partitions
+            if p != META and p in self._partitions.owned
+        }
         for peer in list(self._peers.values()):
             told = tuple(
-                msgspec.structs.replace(head, sent=self._partitions.owned[p].fanout.sent(peer.address)) if p in peer.follows else head
+                msgspec.structs.replace(head, sent=self._partitions.owned[p].fanout.sent(peer.address))
+                if p in peer.follows
+                else head
                 for p, head in heads.items()
                 if peer.joined or p in peer.follows
             )
@@ -359,12 +380,11 @@ class Loop:
                 self._send(peer, encode_message(Heartbeat(told)))
 
     def _trim(self) -> None:
+        use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
-            floor = owned.core.trim_floor(
-                self._calls.needs(partition), time.monotonic_ns(), self._partitions.nbytes, self._partitions.limit
-            )
+            floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())
             if floor > owned.log.start:
-                owned.log.cut(floor)
+                owned.core.trimmed(owned.log.cut(floor))
 
 
 def wake(socket: Socket, heads: list[tuple[PartitionId, int]]) -> None:
@@ -375,5 +395,3 @@ def wake(socket: Socket, heads: list[tuple[PartitionId, int]]) -> None:
 def _refusal(frame: EventFrame, error: ParamstreamError) -> Refused:
     head = frame.head
     return Refused(frame.topic, frame.partition, head.incarnation, head.sequence, head.previous, WireError.of(error))
-
-

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import randbits
+from typing import cast
 
 from ..consistency.vector import PartitionId
 from ..errors import ParamstreamError
 from ..eventlog.log import EventLog, PartitionLog
 from ..eventlog.memory import MemoryLog
-from ..events.codec import Buffer, decode_event
-from ..events.kinds import Kind
-from ..transport.messages import TopicRecord
+from ..transport.messages import Heads, TopicRecord
+from .checks import Role
 from .effects import Append
 from .fanout import FanOutCore
-from .partition import PartitionCore, PartitionSettings
+from .meta import MetaState
+from .partition import PartitionCore, PartitionSettings, Persistence
 
 META: PartitionId = (0, 0)
 """The partition that holds topics, tables, incarnations and announced snapshots."""
@@ -39,16 +40,28 @@ class Owned:
     cut: str = ""
     """What a torn tail lost at the opening."""
 
-    def append(self, frame: Buffer) -> None:
+    def append(self, effect: Append) -> None:
+        """To the log that readers read; claims and epoch records of a "none" topic also to the one that lasts."""
+        self.log.append(effect.frame)
+        if effect.lasting and self.log is not self.durable:
+            self.durable.append(effect.frame)
+
+    def append_base_if_due(self) -> None:
+        """Behind all that the core has returned to append: a full segment is closed by a base, which opens the next one."""
         if self.log.wants_base:
             self.log.append(self.core.base())
-        self.log.append(frame)
+
+    def heads(self, monotonic_ns: int, sent: int = 0) -> Heads:
+        core = self.core
+        return Heads(*core.partition, core.accepted, core.durable, sent, core.time(monotonic_ns))
 
 
 class Partitions:
     """All that this broker owns, over one event log and the memory for persistence "none"."""
 
-    def __init__(self, log: EventLog, owner: str, clock_s: Callable[[], float], monotonic_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, log: EventLog, owner: str, clock_s: Callable[[], float], monotonic_ns: Callable[[], int]
+    ) -> None:
         self._log = log
         self._memory = MemoryLog(limit=log.limit)
         self._owner = owner
@@ -72,14 +85,19 @@ class Partitions:
     def durable_on_append(self) -> bool:
         return self._log.durable_on_append
 
+    @property
+    def meta(self) -> MetaState:
+        return self.owned[META].core.meta
+
     def open_meta(self) -> Owned:
         return self._open(META, PartitionSettings(role="meta", persistence="write_back"))
 
     def open_topic(self, topic: TopicRecord) -> list[Owned]:
         opened: list[Owned] = []
         for number in range(topic.partitions + 1):
-            role = "weights" if number == topic.partitions else "state"
-            settings = PartitionSettings(role=role, persistence=topic.persistence, retain_versions=topic.retain_versions)  # type: ignore[arg-type]
+            role: Role = "weights" if number == topic.partitions else "state"
+            persistence = cast("Persistence", topic.persistence)
+            settings = PartitionSettings(role, persistence, topic.retain_versions, topic.name)
             opened.append(self._open((topic.id, number), settings))
         return opened
 
@@ -114,11 +132,10 @@ class Partitions:
         opening = core.open(int(self._clock_s() * 1e9), self._monotonic_ns(), self._log.boot, self._log.failed_writes)
         for effect in opening:
             if isinstance(effect, Append):
-                log.append(effect.frame)
-                if log is not durable and decode_event(effect.frame).kind is Kind.EPOCH:
-                    durable.append(effect.frame)
+                owned.append(effect)
         durable.sync()
         core.synced(core.accepted)
+        core.trimmed(log.start)
         self.owned[partition] = owned
         self.logs[partition] = log
         self.shown[partition] = core.accepted

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket as unix
+from typing import cast
 
 import zmq
 
@@ -38,8 +39,7 @@ COPY_THRESHOLD_BYTES = 64 * 1024
 
 def context() -> zmq.Context[Socket]:
     """This process's context; a forked child gets a fresh one."""
-    instance: zmq.Context[Socket] = zmq.Context.instance()
-    return instance
+    return cast("zmq.Context[Socket]", zmq.Context.instance())
 
 
 def router(address: str, *, insecure: bool, in_process: str | None = None) -> tuple[Socket, str]:
