@@ -16,6 +16,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -183,6 +184,51 @@ def position_of(frame: Buffer) -> int:
     return int(_POSITION.unpack_from(frame, _POSITION_AT)[0])
 
 
+class Prefix(NamedTuple):
+    """What the first 64 bytes of a frame say of it."""
+
+    kind: Kind
+    topic: int
+    partition: int
+    nonce: int
+    position: int
+    time: int
+    nbytes: int
+    """Of the whole frame."""
+
+
+def read_prefix(data: Buffer) -> Prefix:
+    """The prefix at the beginning of `data`, proved whole by its own checksum; what follows it is not looked at.
+
+    Raises `CorruptLog` where there are fewer than 64 bytes, or magic, format, checksum or lengths are wrong.
+    """
+    buffer = memoryview(data)
+    if len(buffer) < PREFIX_BYTES:
+        raise CorruptLog(f"a frame of {len(buffer)} bytes is shorter than its prefix of {PREFIX_BYTES}")
+    return _prefix_of(_checked_prefix(buffer))
+
+
+def check_frame(data: Buffer) -> Prefix:
+    """The prefix of the one frame that `data` is, with every checksum proved; head and payload are not decoded.
+
+    Raises `CorruptLog` as `decode_event` does.
+    """
+    buffer = memoryview(data)
+    if len(buffer) < PREFIX_BYTES:
+        raise CorruptLog(f"a frame of {len(buffer)} bytes is shorter than its prefix of {PREFIX_BYTES}")
+    fields = _checked_prefix(buffer)
+    prefix = _prefix_of(fields)
+    if prefix.nbytes != len(buffer):
+        raise CorruptLog(f"a frame says {prefix.nbytes} bytes and has {len(buffer)}", position=prefix.position)
+    if checksum(buffer[PREFIX_BYTES:]) != fields[-1]:
+        raise CorruptLog(
+            f"the checksum of a {prefix.kind.label} event does not match its bytes",
+            partition=prefix.partition,
+            position=prefix.position,
+        )
+    return prefix
+
+
 def decode_event(data: Buffer) -> EventFrame:
     """The frame in `data`, which must be exactly one. Does not copy.
 
@@ -212,6 +258,13 @@ def decode_event(data: Buffer) -> EventFrame:
             f"a {kind.label} event cannot be decoded: {error}", partition=partition, position=position
         ) from error
     return EventFrame(kind, topic, partition, nonce, position, time, head, payload, bulk, buffer)
+
+
+def _prefix_of(fields: tuple[Kind, int, int, int, int, int, int, int, int, int]) -> Prefix:
+    kind, topic, head_nbytes, meta_nbytes, bulk_nbytes, partition, nonce, position, time, _ = fields
+    return Prefix(
+        kind, topic, partition, nonce, position, time, PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes
+    )
 
 
 def _seal_prefix(frame: bytearray | memoryview) -> None:

@@ -1,0 +1,107 @@
+"""What a local log knows beside its records: how many writes have failed, and how far each partition is durable."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from ..errors import CorruptLog, ParamstreamError, StorageFull
+from ..events.digest import checksum
+from .files import Disk, SlotFile
+
+_COUNT = struct.Struct("<Q")
+_END = struct.Struct("<QQQQQ")
+
+
+def storage_error(action: str, path: Path, error: OSError) -> ParamstreamError:
+    """The typed error for an operation on a file that failed for good."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(
+            f"no space is left to {action} {path}: {error.strerror}", remedy="Free space, and start again"
+        )
+    return CorruptLog(f"cannot {action} {path}: {error.strerror or error}", remedy="Check the disk, and start again")
+
+
+class FailureCount:
+    """How many writes and syncs have failed since the folder was made. Raised, and synced, before anything is cut."""
+
+    NAME = "failures"
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        path = folder / self.NAME
+        if self.NAME not in disk.names(folder):
+            SlotFile.make(disk, path, _COUNT.pack(0))
+        self._path = path
+        self._lock = Lock()
+        self._slots = SlotFile(disk, disk.open(path, write=True), _COUNT.size)
+        payload = self._slots.read()
+        if payload is None:
+            self._slots.close()
+            raise CorruptLog(f"both copies in {path} are damaged", remedy="Remove the file: writes then count from 0")
+        self._count: int = _COUNT.unpack(payload)[0]
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def raise_by_one(self) -> None:
+        """Raises `CorruptLog` (or `StorageFull`) where the count cannot be made safe: then nothing may go on."""
+        with self._lock:
+            try:
+                self._slots.replace(_COUNT.pack(self._count + 1))
+                self._slots.sync()
+            except OSError as error:
+                raise storage_error("mark a failed write in", self._path, error) from error
+            self._count += 1
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+class End(NamedTuple):
+    """How far a partition is durable, recorded before anybody is told."""
+
+    number: int
+    """Of the segment."""
+    offset: int
+    """What lies before it in that segment, and all segments before, is synced."""
+    position: int
+    failures: int
+    """The folder's count of failed writes at that time."""
+    boot: int
+    """A checksum of the machine's boot at that time."""
+
+
+class EndFile:
+    """Keeps a partition's `End`. It is not synced itself: it tells the living, and a power failure makes it old, not wrong."""
+
+    NAME = "end"
+
+    def __init__(self, disk: Disk, folder: Path, *, write: bool) -> None:
+        self._path = folder / self.NAME
+        self._slots = SlotFile(disk, disk.open(self._path, write=write), _END.size)
+
+    @classmethod
+    def make(cls, disk: Disk, folder: Path, end: End) -> None:
+        SlotFile.make(disk, folder / cls.NAME, _END.pack(*end))
+
+    def read(self) -> End | None:
+        """None where both copies are damaged."""
+        payload = self._slots.read()
+        return None if payload is None else End(*_END.unpack(payload))
+
+    def record(self, end: End) -> None:
+        try:
+            self._slots.replace(_END.pack(*end))
+        except OSError as error:
+            raise storage_error("record the durable end in", self._path, error) from error
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+def boot_mark(boot: str) -> int:
+    return checksum(boot.encode())

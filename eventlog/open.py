@@ -1,0 +1,44 @@
+"""Opens the log that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import InvalidEvent
+from .local import DEFAULT_LIMIT as LOCAL_LIMIT
+from .local import LocalLog
+from .log import EventLog
+from .memory import DEFAULT_LIMIT as MEMORY_LIMIT
+from .memory import MemoryLog
+
+_FORMS = 'A log is "memory:" or "file:DIR"'
+
+
+def open_log(url: str, limit: int | None = None) -> EventLog:
+    """The log at `url`, "memory:" or "file:DIR", holding at most `limit` bytes (None: the default of its kind).
+
+    Raises `InvalidEvent` where the URL or the limit cannot be used, `BindFailed` where the folder is held or cannot be made,
+    `CorruptLog` where it holds something else.
+    """
+    if limit is not None and limit <= 0:
+        raise InvalidEvent(f"a log's limit is a number of bytes above 0, not {limit}", item=url)
+    kind, colon, place = url.partition(":")
+    if kind == "memory" and colon and not place:
+        return MemoryLog(MEMORY_LIMIT if limit is None else limit)
+    if kind == "file" and place:
+        return LocalLog(folder_of(url), LOCAL_LIMIT if limit is None else limit)
+    if kind == "kafka":
+        raise InvalidEvent(f"this release cannot keep its log in Kafka yet: {url!r}", item=url, remedy=_FORMS)
+    raise InvalidEvent(f"not the URL of a log: {url!r}", item=url, remedy=_FORMS)
+
+
+def folder_of(url: str) -> Path:
+    """The folder of a "file:DIR" URL; `file:///DIR` is taken too. Raises `InvalidEvent` for another kind of URL."""
+    kind, _, place = url.partition(":")
+    if kind != "file" or not place:
+        raise InvalidEvent(f"not the URL of a log in a folder: {url!r}", item=url, remedy='Give "file:DIR"')
+    if place.startswith("//"):
+        place = place[2:]
+        if not place.startswith("/"):
+            raise InvalidEvent(f"a file URL names no other machine: {url!r}", item=url, remedy='Give "file:DIR"')
+    return Path(place).expanduser()

@@ -1,0 +1,411 @@
+"""One partition of a local log while its owner lives: append, group commit, read, cut.
+
+Two locks. `_lock` guards the fields and is held for moments; whatever takes a disk's time *and* changes which file is written
+holds `_sync_lock` too, which every sync holds: so the file never changes under a sync, and each sync's outcome is seen by
+the one that relies on it (the system tells of a failed write-back only once).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from pathlib import Path
+from threading import Lock
+
+from ..consistency.position import show
+from ..consistency.vector import PartitionId
+from ..errors import CorruptLog, LogTruncated, ParamstreamError
+from ..events.codec import Buffer, Prefix, read_prefix
+from ..events.kinds import Kind
+from .chain import Segment, events_of, opened, records_of, segment_numbers, segment_path
+from .counting import BEGINNING, Counting, Point
+from .files import Disk
+from .index import Index
+from .log import Batch, Recovered
+from .lookup import Lookup, beginning
+from .marks import End, EndFile, FailureCount, storage_error
+from .recovery import Recovery, Tail
+from .segment import HEADER_NBYTES, Header
+from .tally import Tally
+
+
+class LocalPartition:
+    """See `log.PartitionLog`. A frame that is given is kept until it is synced, not copied, and must not change."""
+
+    def __init__(
+        self,
+        folder: Path,
+        partition: PartitionId,
+        *,
+        disk: Disk,
+        segment_nbytes: int,
+        tally: Tally,
+        failures: FailureCount,
+        boot: int,
+    ) -> None:
+        self._folder = folder
+        self._partition = partition
+        self._disk = disk
+        self._segment_nbytes = segment_nbytes
+        self._tally = tally
+        self._failures = failures
+        self._boot = boot
+        self._lock = Lock()
+        self._sync_lock = Lock()
+        self._counting = Counting()
+        self._segments = list[Segment]()
+        self._lookup = Lookup(disk)
+        self._index: Index | None = None
+        """Of the newest segment."""
+        self._generation = 0
+        """Grows when files change other than by growing: a reader that met one reads again."""
+        self._handle = -1
+        """Of the newest segment, once something was appended."""
+        self._unsynced: deque[tuple[int, memoryview]] = deque()
+        """(where it ends in the newest segment, frame) of what no sync covers."""
+        self._synced_end = HEADER_NBYTES
+        """In the newest segment."""
+        self._synced = BEGINNING
+        self._last_number = 0
+        self._end_file: EndFile | None = None
+        self._recovered = False
+        self._broken: ParamstreamError | None = None
+        """Why nothing more can be written, once that is so."""
+        self._counted = self._on_disk()
+        """What of the tally is this partition's."""
+        tally.add(self._counted)
+
+    def _on_disk(self) -> int:
+        if not self._folder.is_dir():
+            return 0
+        numbers = segment_numbers(self._disk.names(self._folder))
+        sizes = [self._disk.size(segment_path(self._folder, number)) for number in numbers]
+        return sum(max(0, size - HEADER_NBYTES) for size in sizes)
+
+    @property
+    def partition(self) -> PartitionId:
+        return self._partition
+
+    @property
+    def start(self) -> int:
+        segments = self._segments
+        return segments[0].start if segments else 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._counted
+
+    @property
+    def wants_base(self) -> bool:
+        segments = self._segments
+        return bool(segments) and segments[-1].nbytes >= self._segment_nbytes
+
+    # Recovery.
+
+    def recover(self) -> Recovered:
+        with self._sync_lock, self._lock:
+            assert not self._recovered, "a partition is recovered once, before the first append"
+            self._recovered = True
+            if not self._folder.is_dir():
+                return Recovered(None, iter(()), 0, "")
+            try:
+                tail = self._recover()
+            except OSError as error:
+                self._failures.raise_by_one()
+                raise storage_error("recover", self._folder, error) from error
+            self._segments, self._index = tail.segments, tail.index
+            self._counting, self._synced = Counting(tail.point), tail.point
+            if tail.segments:
+                newest = tail.segments[-1]
+                self._last_number = max(self._last_number, newest.number)
+                self._synced_end = newest.end
+                self._handle = self._disk.open(newest.path, write=True)
+            self._record_end()
+            self._count(sum(segment.nbytes for segment in tail.segments) - self._counted)
+            records = events_of(self._disk, tail.segments[tail.base_index :])
+            return Recovered(tail.base, records, tail.point.epoch, tail.cut)
+
+    def _recover(self) -> Tail:
+        is_new = EndFile.NAME not in self._disk.names(self._folder)
+        if is_new:
+            self._make_end_file()
+        else:
+            self._end_file = EndFile(self._disk, self._folder, write=True)
+        assert self._end_file is not None
+        end = None if is_new else self._end_file.read()
+        self._last_number = end.number if end is not None else 0
+        recovery = Recovery(
+            self._disk, self._folder, self._partition, end, failures=self._failures.count, boot=self._boot
+        )
+        return recovery.run()
+
+    def _make_end_file(self) -> None:
+        EndFile.make(self._disk, self._folder, End(0, 0, 0, self._failures.count, self._boot))
+        self._end_file = EndFile(self._disk, self._folder, write=True)
+
+    # Writing.
+
+    def append(self, frame: Buffer) -> None:
+        view = memoryview(frame)
+        prefix = read_prefix(view)
+        if prefix.nbytes != len(view):
+            raise CorruptLog(f"a frame says {prefix.nbytes} bytes and has {len(view)}", position=prefix.position)
+        failure: OSError | None = None
+        if prefix.kind is Kind.BASE or not self._segments:
+            with self._sync_lock, self._lock:
+                self._append_opening(prefix, view)
+            return
+        with self._lock:
+            self._check()
+            try:
+                self._write(prefix, view)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            with self._sync_lock, self._lock:
+                self._check()
+                self._move_on(failure, view)
+
+    def _append_opening(self, prefix: Prefix, view: memoryview) -> None:
+        """Append what may open a segment. Both locks are held."""
+        self._check()
+        ahead = Counting(self._counting.point)
+        opens = prefix.kind is Kind.BASE and ahead.takes(prefix, view)
+        try:
+            if opens or not self._segments:
+                self._finish_segment()
+                self._open_segment(ahead.point if opens else self._counting.point, begins_with_base=opens)
+            self._write(prefix, view)
+        except OSError as error:
+            self._move_on(error, view)
+
+    def _write(self, prefix: Prefix, view: memoryview) -> None:
+        """Write at the end of the newest segment. What fails leaves no field changed."""
+        newest = self._segments[-1]
+        self._disk.write(self._handle, view, newest.end)
+        self._newest_index().note(newest.end, self._counting.point)
+        self._counting.takes(prefix, view)
+        newest.end += len(view)
+        self._unsynced.append((newest.end, view))
+        self._count(len(view))
+
+    def _open_segment(self, point: Point, *, begins_with_base: bool) -> None:
+        """Begin the next file. What is unsynced of the newest one is the caller's matter."""
+        if self._end_file is None:
+            self._disk.make_folder(self._folder)
+            self._disk.sync_folder(self._folder.parent)
+            self._make_end_file()
+        newest = self._segments[-1] if self._segments else None
+        self._last_number += 1
+        header = Header(
+            self._partition,
+            self._last_number,
+            newest.number if newest is not None else 0,
+            newest.end if newest is not None else 0,
+            point,
+            begins_with_base,
+        )
+        path = segment_path(self._folder, header.number)
+        handle = self._disk.create(path)
+        try:
+            self._disk.write(handle, memoryview(header.encode()), 0)
+            self._disk.sync_folder(self._folder)
+        except OSError:
+            self._disk.close(handle)
+            self._disk.unlink(path)  # Else it would stand in the chain as a file that nothing continues.
+            raise
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+        self._handle = handle
+        self._segments.append(Segment(path, header, HEADER_NBYTES))
+        self._index = Index([beginning(self._segments[-1])])
+        self._synced_end = HEADER_NBYTES
+
+    def _finish_segment(self) -> None:
+        """Sync the newest file before another begins, so that only the newest one can ever have a torn tail."""
+        if self._segments:
+            newest = self._segments[-1]
+            if self._unsynced:
+                self._disk.sync(self._handle)
+                self._take_synced(newest.end, self._counting.point)
+            self._lookup.keep(newest, self._newest_index())
+
+    def _check(self) -> None:
+        assert self._recovered, "recover a partition before the first append"
+        if self._broken is not None:
+            raise self._broken
+
+    # Group commit.
+
+    def sync(self) -> int:
+        with self._sync_lock:
+            with self._lock:
+                self._check()
+                if not self._unsynced:
+                    return self._synced.reached
+                end, point = self._segments[-1].end, self._counting.point
+            try:
+                self._disk.sync(self._handle)
+            except OSError as error:
+                with self._lock:
+                    self._move_on(error, None)
+            else:
+                with self._lock:
+                    self._take_synced(end, point)
+            return self._synced.reached
+
+    def _take_synced(self, end: int, point: Point) -> None:
+        while self._unsynced and self._unsynced[0][0] <= end:
+            self._unsynced.popleft()
+        self._synced_end, self._synced = end, point
+        self._record_end()
+
+    def _record_end(self) -> None:
+        """Before anybody is told: a reading command in another process goes by it."""
+        assert self._end_file is not None
+        number, offset = (self._segments[-1].number, self._synced_end) if self._segments else (self._last_number, 0)
+        end = End(number, offset, self._synced.reached, self._failures.count, self._boot)
+        try:
+            self._end_file.record(end)
+        except ParamstreamError as error:
+            self._broken = error
+            raise
+
+    def _move_on(self, failure: OSError, frame: memoryview | None) -> None:
+        """A write or sync failed: only what an earlier sync covers still counts in the newest file. Both locks are held.
+
+        The count of failures is raised first; then the file ends at its last sync, and the rest, with `frame` behind it, goes
+        to a new one that is synced at once. Where that fails too the partition is broken for good.
+        """
+        try:
+            self._failures.raise_by_one()
+            if not self._segments:
+                raise storage_error("write to", self._folder, failure) from failure
+            try:
+                self._rewrite(frame)
+            except OSError as error:
+                self._failures.raise_by_one()
+                raise storage_error("write to", self._segments[-1].path, error) from error
+        except ParamstreamError as error:
+            self._broken = error
+            raise
+
+    def _rewrite(self, frame: memoryview | None) -> None:
+        newest = self._segments[-1]
+        rest = [view for _, view in self._unsynced]
+        self._disk.truncate(self._handle, self._synced_end)
+        self._generation += 1
+        self._newest_index().cut(self._synced_end)
+        self._count(self._synced_end - newest.end)
+        newest.end = self._synced_end
+        self._unsynced.clear()
+        self._counting = Counting(self._synced)
+        if frame is not None:
+            rest.append(frame)
+        self._lookup.keep(newest, self._newest_index())
+        opens = bool(rest) and read_prefix(rest[0]).kind is Kind.BASE and self._would_count(rest[0])
+        self._open_segment(self._counting.point, begins_with_base=opens)
+        for view in rest:
+            self._write(read_prefix(view), view)
+        self._disk.sync(self._handle)
+        self._take_synced(self._segments[-1].end, self._counting.point)
+
+    def _would_count(self, view: memoryview) -> bool:
+        return Counting(self._counting.point).takes(read_prefix(view), view)
+
+    # Reading.
+
+    def read(self, after: int, max_bytes: int) -> Batch:
+        while True:
+            with self._lock:
+                if after < self.start:
+                    raise LogTruncated(
+                        f"the log begins behind {show(self.start)}, and {show(after)} lies before that",
+                        partition=self._partition[1],
+                        position=after,
+                    )
+                if after >= self._counting.reached:
+                    return Batch([], after)
+                at = bisect_right(self._segments, after, key=lambda segment: segment.start) - 1
+                segments = self._segments[at:]
+                first = self._newest_index().find(after) if len(segments) == 1 else None
+                generation = self._generation
+            try:
+                return self._lookup.read(segments, first, after, max_bytes)
+            except (FileNotFoundError, CorruptLog):
+                with self._lock:
+                    if generation == self._generation:
+                        raise
+
+    def _newest_index(self) -> Index:
+        assert self._index is not None
+        return self._index
+
+    # Cutting.
+
+    def cut(self, before: int) -> int:
+        with self._lock:
+            segments = list(self._segments)
+            synced = End(segments[-1].number, self._synced_end, 0, 0, 0) if segments else None
+        bases = [
+            at for at, segment in enumerate(segments) if segment.start < before and segment.header.begins_with_base
+        ]
+        for at in reversed(bases):
+            if synced is not None and at and self._base_stands(segments[at], synced):
+                self._remove(segments[:at])
+                break
+        return self.start
+
+    def _base_stands(self, segment: Segment, synced: End) -> bool:
+        """Whether the base that the segment begins with is durable, and reads back as one that counts."""
+        with opened(self._disk, segment.path) as read:
+            for record in records_of(segment, read):
+                end = record.offset + len(record.frame)
+                is_durable = segment.number < synced.number or end <= synced.offset
+                return record.counts and record.prefix.kind is Kind.BASE and is_durable
+        return False
+
+    def _remove(self, segments: list[Segment]) -> None:
+        """The oldest first, each for good before the next, so that what is left always hangs together."""
+        for segment in segments:
+            with self._lock:
+                self._segments.pop(0)
+                self._generation += 1
+                self._count(-segment.nbytes)
+            try:
+                self._disk.unlink(segment.path)
+                self._lookup.forget(segment)
+                self._disk.sync_folder(self._folder)
+            except OSError as error:
+                raise storage_error("remove", segment.path, error) from error
+
+    # The end.
+
+    def forget(self) -> None:
+        """The partition was dropped: what it held no longer counts. Its files are the caller's matter."""
+        with self._sync_lock, self._lock:
+            self._count(-self._counted)
+            self._segments = []
+            self._close_files()
+
+    def close(self) -> None:
+        """Sync and give back the files. A second call changes nothing. Raises what the sync raises, after that."""
+        try:
+            if self._recovered and self._broken is None and self._handle >= 0:
+                self.sync()
+        finally:
+            with self._sync_lock, self._lock:
+                self._close_files()
+
+    def _close_files(self) -> None:
+        self._broken = self._broken or CorruptLog("the log is closed", partition=self._partition[1])
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+        if self._end_file is not None:
+            self._end_file.close()
+            self._end_file = None
+
+    def _count(self, nbytes: int) -> None:
+        self._counted += nbytes
+        self._tally.add(nbytes)

@@ -1,0 +1,178 @@
+"""What a local log does with a partition's files before its owner may append: find the last whole record, and say what is cut.
+
+A process that was killed leaves at most one record that is not whole, at the end of the newest file. A power failure may leave
+anything there, but only behind the last sync. A failed write or sync leaves records which the system shows and the disk may
+never have got. Everything else that is not whole is damage, which is named and never cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..consistency.position import START, show
+from ..consistency.vector import PartitionId
+from ..errors import CorruptLog
+from ..events.codec import EventFrame, decode_event
+from ..events.kinds import Kind
+from .chain import Segment, link, opened, read_header, scan, segment_numbers, segment_path
+from .counting import BEGINNING, Point
+from .files import Disk
+from .index import Entry, Index
+from .marks import End
+from .segment import HEADER_NBYTES, Damage, ReadAt, Record, find_whole_record
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The files of a partition as they stand after recovery."""
+
+    segments: list[Segment]
+    base: EventFrame | None
+    base_index: int
+    """Which of `segments` is read first: the one of the newest base, or 0."""
+    point: Point
+    index: Index
+    """Of the newest segment."""
+    cut: str
+
+
+class Recovery:
+    """One recovery of one partition. `run` may remove files and shorten the newest one; it syncs what is left."""
+
+    def __init__(
+        self, disk: Disk, folder: Path, partition: PartitionId, end: End | None, *, failures: int, boot: int
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._partition = partition
+        self._end = end
+        self._unsynced_is_lost = end is not None and end.boot == boot and end.failures != failures
+        """In this boot a write or sync failed since the end was recorded: the system may show what the disk never got."""
+        self._power_may_have_failed = end is not None and end.boot != boot
+        self._cut: list[str] = []
+
+    def run(self) -> Tail:
+        segments = self._load()
+        if self._unsynced_is_lost and self._end is not None:
+            self._cut_behind(segments, self._end)
+        first = link(segments)
+        for segment in segments[:first]:
+            self._disk.unlink(segment.path)
+            self._disk.sync_folder(self._folder)
+        segments = segments[first:]
+        while segments:
+            base_index = max((i for i, each in enumerate(segments) if each.header.begins_with_base), default=0)
+            tail = self._read(segments, base_index)
+            if tail is not None:
+                return tail
+        return Tail([], None, 0, BEGINNING, Index([Entry(HEADER_NBYTES, BEGINNING)]), "; ".join(self._cut))
+
+    def _load(self) -> list[Segment]:
+        """The files with their headers. Newest ones that were never finished are removed."""
+        segments = list[Segment]()
+        numbers = segment_numbers(self._disk.names(self._folder))
+        for number in numbers:
+            path = segment_path(self._folder, number)
+            size = self._disk.size(path)
+            with opened(self._disk, path) as read:
+                try:
+                    segments.append(Segment(path, read_header(read, path, self._partition), size))
+                except CorruptLog as error:
+                    if number != numbers[-1]:
+                        raise
+                    reached = segments[-1].start if segments else START
+                    damage = Damage(path, 0, reached, error.problem, 1, is_foreign=bool(error.remedy))
+                    self._judge(damage, number, find_whole_record(read, damage, size, self._partition))
+                    self._say(path, 0, size, error.problem)
+                    self._disk.unlink(path)
+                    self._disk.sync_folder(self._folder)
+        return segments
+
+    def _cut_behind(self, segments: list[Segment], end: End) -> None:
+        reason = "it was under no successful sync when a write failed"
+        while segments and segments[-1].number > end.number:
+            self._remove(segments.pop(), reason)
+        if segments and segments[-1].number == end.number and segments[-1].end > max(end.offset, HEADER_NBYTES):
+            self._shorten(segments[-1], max(end.offset, HEADER_NBYTES), reason)
+
+    def _read(self, segments: list[Segment], base_index: int) -> Tail | None:
+        """Read from the newest base on, cut the torn tail, sync. None where that removed the newest file."""
+        first, newest = segments[base_index], segments[-1]
+        base: EventFrame | None = None
+        index, point = Index([Entry(HEADER_NBYTES, first.header.point)]), first.header.point
+        for segment in segments[base_index:]:
+            if segment.header.point != point:
+                raise CorruptLog(
+                    f"{segment.path} begins behind position {show(segment.start)}, and the file before it ends at "
+                    f"{show(point.reached)}",
+                    partition=self._partition[1],
+                    position=point.reached,
+                    remedy="Restore the damaged one from a copy",
+                )
+            index = Index([Entry(HEADER_NBYTES, point)])
+            with opened(self._disk, segment.path) as read:
+                scanned = scan(segment, read)
+                for record in scanned:
+                    index.note(record.offset, record.before)
+                    if segment is first and record.offset == HEADER_NBYTES:
+                        base = _base_of(segment, record)
+                point = scanned.counting.point
+                if scanned.damage is not None:
+                    self._cut_damage(segment, newest, scanned.damage, read)
+            if segment.header.begins_with_base and scanned.offset == HEADER_NBYTES:
+                self._remove(segments.pop(), "its base is not whole")
+                return None
+        self._sync(newest)
+        return Tail(segments, base, base_index, point, index, "; ".join(self._cut))
+
+    def _cut_damage(self, segment: Segment, newest: Segment, damage: Damage, read: ReadAt) -> None:
+        if segment is not newest:
+            raise damage.error(self._partition[1])
+        self._judge(damage, segment.number, find_whole_record(read, damage, segment.end, self._partition))
+        self._shorten(segment, damage.offset, damage.reason)
+
+    def _judge(self, damage: Damage, number: int, whole_at: int | None) -> None:
+        """Raises `CorruptLog` unless the damage can only be a torn tail."""
+        if damage.is_foreign:
+            raise damage.error(self._partition[1])
+        if whole_at is None:
+            return
+        if self._power_may_have_failed and self._end is not None and (number, damage.offset) >= self._end[:2]:
+            return
+        raise damage.error(self._partition[1], f"; a whole record stands behind it at offset {whole_at}")
+
+    def _shorten(self, segment: Segment, end: int, reason: str) -> None:
+        self._say(segment.path, end, segment.end - end, reason)
+        handle = self._disk.open(segment.path, write=True)
+        try:
+            self._disk.truncate(handle, end)
+        finally:
+            self._disk.close(handle)
+        segment.end = end
+
+    def _remove(self, segment: Segment, reason: str) -> None:
+        self._say(segment.path, 0, segment.end, reason)
+        self._disk.unlink(segment.path)
+        self._disk.sync_folder(self._folder)
+
+    def _say(self, path: Path, offset: int, nbytes: int, reason: str) -> None:
+        self._cut.append(f"{path}: {nbytes} bytes from offset {offset} on ({reason})")
+
+    def _sync(self, newest: Segment) -> None:
+        handle = self._disk.open(newest.path, write=True)
+        try:
+            self._disk.sync(handle)
+        finally:
+            self._disk.close(handle)
+        self._disk.sync_folder(self._folder)
+
+
+def _base_of(segment: Segment, record: Record) -> EventFrame | None:
+    if not segment.header.begins_with_base:
+        return None
+    if record.prefix.kind is not Kind.BASE or not record.counts:
+        raise CorruptLog(
+            f"{segment.path} does not begin with a base that counts", partition=segment.header.partition[1]
+        )
+    return decode_event(record.frame)

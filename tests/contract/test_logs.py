@@ -1,0 +1,43 @@
+"""Every log passes the one suite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paramstream.eventlog.local import LocalLog
+from paramstream.eventlog.log import EventLog
+from paramstream.eventlog.memory import MemoryLog
+from records.suite import LIMIT, LogSuite
+
+
+class TestMemoryLog(LogSuite):
+    @pytest.fixture
+    def log(self) -> Iterator[EventLog]:
+        log = MemoryLog(LIMIT)
+        yield log
+        log.close()
+
+    def test_it_is_durable_at_once(self, log: EventLog) -> None:
+        assert log.durable_on_append
+        assert (log.boot, log.failed_writes, log.limit) == ("", 0, LIMIT)
+
+
+class TestLocalLog(LogSuite):
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Iterator[EventLog]:
+        self.folder = tmp_path / "log"
+        self.opened = [LocalLog(self.folder, LIMIT)]
+        yield self.opened[0]
+        for log in self.opened:
+            log.close()
+
+    def reopen(self, log: EventLog) -> EventLog:
+        log.close()
+        self.opened.append(LocalLog(self.folder, LIMIT))
+        return self.opened[-1]
+
+    def test_it_names_the_present_boot(self, log: EventLog) -> None:
+        assert not log.durable_on_append
+        assert log.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert (log.failed_writes, log.limit) == (0, LIMIT)
