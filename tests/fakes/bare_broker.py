@@ -1,0 +1,71 @@
+"""A ROUTER that greets and answers what a test tells it to: the other end of a link, without a broker's rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from paramstream.transport.messages import DOWN, AnyMessage, Hello, Message, Welcome, decode_message, encode_message
+from paramstream.transport.sockets import Socket, router
+
+Answer = Callable[[AnyMessage], list[Message | bytes]]
+
+
+class BareBroker:
+    """Greets every hello; `answer` maps each further control frame to what is sent back to its client."""
+
+    def __init__(
+        self, answer: Answer = lambda message: [], *, bind: str = "tcp://127.0.0.1:0", greets: bool = True
+    ) -> None:
+        self._answer = answer
+        self._greets = greets
+        self._socket, self.endpoint = router(bind, insecure=False)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paramstream-bare-broker", daemon=True)
+        self.clients: list[bytes] = []
+        self.frames: list[bytes] = []
+        """Event frames that came."""
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        socket = self._socket
+        while not self._closing.is_set():
+            if socket.poll(20):
+                routing_id, frame = socket.recv_multipart()
+                self._took(socket, routing_id[:16], frame)
+        socket.close(linger=0)
+
+    def _took(self, socket: Socket, client: bytes, frame: bytes) -> None:
+        if frame[:2] == b"PS":
+            self.frames.append(frame)
+            return
+        message = decode_message(frame)
+        answers: list[Message | bytes]
+        if isinstance(message, Hello):
+            self.clients.append(client)
+            answers = [Welcome("bare", "tcp://*:1", 1 << 20, 0.1)] if self._greets else []
+        else:
+            answers = self._answer(message)
+        for answer in answers:
+            data = answer if isinstance(answer, bytes) else encode_message(answer)
+            try:
+                socket.send_multipart([client + DOWN, data], zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise

@@ -1,0 +1,21 @@
+"""A broker in this process and a client of it, closed whatever the test does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import paramstream as ps
+
+
+@pytest.fixture
+def broker() -> Iterator[ps.Broker]:
+    with ps.Broker(bind="tcp://127.0.0.1:0", log="memory:") as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: ps.Broker) -> Iterator[ps.Client]:
+    with ps.connect(broker.endpoint) as connected:
+        yield connected

@@ -1,0 +1,217 @@
+"""A link says within its time what it found at the endpoint, notices a loss, and connects again as somebody new."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fakes.bare_broker import BareBroker
+from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from paramstream.transport.link import Link
+from paramstream.transport.messages import (
+    FORMAT,
+    AnyMessage,
+    DeleteTopic,
+    Fetched,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    ListTopics,
+    Message,
+    Request,
+    Response,
+    TopicRecord,
+    Welcome,
+    WireError,
+    encode_result,
+)
+
+
+class Recorder:
+    """A handler that notes what it is told, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self._changed = threading.Condition()
+
+    def note(self, what: object) -> None:
+        with self._changed:
+            self.told.append(what)
+            self._changed.notify_all()
+
+    def wait_for(self, enough: Callable[[list[object]], bool], timeout: float = 5.0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: enough(self.told), timeout), self.told
+
+    def connected(self, welcome: Welcome) -> None:
+        self.note("connected")
+
+    def lost(self, error: ParamstreamError) -> None:
+        self.note("lost")
+
+    def message(self, message: AnyMessage) -> None:
+        self.note(message)
+
+    def event(self, frame: memoryview) -> None:
+        self.note(bytes(frame))
+
+    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
+        self.note(answer)
+
+    def drained(self) -> None:
+        return
+
+    def tick(self, now: float) -> None:
+        return
+
+
+def hello() -> Hello:
+    return Hello(FORMAT)
+
+
+def echo_topics(message: AnyMessage) -> list[Message | bytes]:
+    if isinstance(message, Request) and isinstance(message.call, ListTopics):
+        return [Heartbeat(()), Response(message.id, encode_result([TopicRecord("t", 5, 1, "none", 8)]))]
+    if isinstance(message, Request) and isinstance(message.call, DeleteTopic):
+        error = UnknownTopic("no such topic", topic=message.call.name)
+        return [b"PCgarbled", b"PSgarbled", Response(message.id, encode_result(None), WireError.of(error))]
+    return []
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://broker.invalid:7777", "tcp://127.0.0.1:1", "ipc:///nowhere/at/all.sock", "not an address"]
+)
+def test_a_wrong_endpoint_is_named_within_the_time_limit_G01(endpoint: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConnectFailed) as caught:
+        Link([endpoint], Recorder(), hello).start(timeout=1.0)
+    assert endpoint in str(caught.value)
+    assert time.monotonic() - started < 3.0
+
+
+def test_a_listener_that_does_not_greet_is_no_broker() -> None:
+    with (
+        BareBroker(greets=False) as silent,
+        pytest.raises(ConnectFailed, match=r"did not answer a hello|no broker answered"),
+    ):
+        Link([silent.endpoint], Recorder(), hello).start(timeout=1.5)
+
+
+def test_the_second_endpoint_is_taken_where_the_first_is_dead() -> None:
+    with BareBroker() as broker:
+        link = Link(["tcp://127.0.0.1:1", broker.endpoint], Recorder(), hello)
+        assert link.start(timeout=5.0).broker == "bare"
+        link.close(1.0)
+
+
+def test_a_request_gets_its_answer_or_the_brokers_own_error() -> None:
+    with BareBroker(echo_topics) as broker:
+        recorder = Recorder()
+        link = Link([broker.endpoint], recorder, hello)
+        link.start(5.0)
+        assert link.request(ListTopics(), list[TopicRecord], 5.0) == [TopicRecord("t", 5, 1, "none", 8)]
+        with pytest.raises(UnknownTopic) as caught:
+            link.request(DeleteTopic("w"), type(None), 5.0)
+        assert caught.value.topic == "w"
+        assert link.garbled_frames == 1, "the garbled control frame is counted and passed over"
+        assert b"PSgarbled" in recorder.told, "what an event frame holds is the handler's to judge"
+        link.close(1.0)
+
+
+def test_a_request_without_an_answer_times_out_by_its_name() -> None:
+    with BareBroker() as broker:
+        link = Link([broker.endpoint], Recorder(), hello)
+        link.start(5.0)
+        with pytest.raises(ParamstreamTimeout, match="ListTopics"):
+            link.request(ListTopics(), list[TopicRecord], 0.2)
+        link.close(1.0)
+
+
+def test_after_a_loss_the_link_connects_again_under_another_id() -> None:
+    recorder = Recorder()
+    with BareBroker() as broker:
+        link = Link([broker.endpoint], recorder, hello)
+        link.start(5.0)
+        endpoint, first = broker.endpoint, broker.clients[0]
+    recorder.wait_for(lambda told: "lost" in told)
+    assert not link.send(b"PS into nothing"), "nothing is sent while there is no connection"
+    with BareBroker(bind=endpoint) as again:
+        recorder.wait_for(lambda told: told.count("connected") == 2, timeout=10.0)
+        assert again.clients[0] != first
+        link.close(1.0)
+
+
+def test_a_request_whose_connection_goes_is_unknown() -> None:
+    with BareBroker() as broker:
+        link = Link([broker.endpoint], Recorder(), hello)
+        link.start(5.0)
+        outcome: list[ParamstreamError | None] = []
+        link.request_async(ListTopics(), list[TopicRecord], lambda answer, error: outcome.append(error))
+    deadline = time.monotonic() + 5
+    while not outcome and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert isinstance(outcome[0], OutcomeUnknown)
+    link.close(1.0)
+
+
+def test_a_broker_that_says_nothing_is_taken_for_gone() -> None:
+    recorder = Recorder()
+    with BareBroker() as silent:  # its heartbeat is 0.1 s and never comes
+        link = Link([silent.endpoint], recorder, hello)
+        link.start(5.0)
+        recorder.wait_for(lambda told: "lost" in told)
+        link.close(1.0)
+
+
+def test_closing_says_goodbye_and_ends_the_thread() -> None:
+    goodbyes: list[AnyMessage] = []
+
+    def note(message: AnyMessage) -> list[Message | bytes]:
+        goodbyes.append(message)
+        return []
+
+    with BareBroker(note) as broker:
+        link = Link([broker.endpoint], Recorder(), hello, name="goodbye")
+        link.start(5.0)
+        link.close(5.0)
+        link.close(5.0)
+        deadline = time.monotonic() + 5
+        while not goodbyes and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert goodbyes == [Goodbye()]
+    assert not any(thread.name == "paramstream-goodbye" for thread in threading.enumerate())
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_that_its_link_was_made_before_the_fork_N03() -> None:
+    with BareBroker() as broker:
+        link = Link([broker.endpoint], Recorder(), hello)
+        link.start(5.0)
+        child = os.fork()
+        if child == 0:
+            try:
+                link.send(b"PS")
+            except ParamstreamError as error:
+                os._exit(7 if "before a fork" in str(error) else 1)
+            os._exit(2)
+        code = wait_for_child(child)
+        assert code == 7
+        assert link.send(b"PS from the parent")
+        link.close(1.0)
+
+
+def wait_for_child(child: int, timeout: float = 10.0) -> int:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hung")
