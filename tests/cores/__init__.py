@@ -1,0 +1,1 @@
+"""Helpers for tests of the brokers' cores: a session and a log without any I/O."""
