@@ -54,6 +54,12 @@ class Gate:
         """The consumer stands at `position` without an event: where it starts, an epoch record, or an undo (backwards)."""
         self._applied[partition] = position
 
+    def forget(self, partition: PartitionId) -> None:
+        """The partition is not followed any more (its topic is gone): nothing waits for it, nothing observed names it."""
+        self._applied.pop(partition, None)
+        self._ends.pop(partition, None)
+        self._context.pop(partition, None)
+
     def ended(self, partition: PartitionId, end: int) -> None:
         """An epoch of the partition ended at `end`; what is above it there is lost."""
         self._ends.setdefault(partition, EpochEnds()).add(end)

@@ -1,0 +1,193 @@
+"""The apply step: writes events into a replica's store under rule 3, takes back what was lost. One thread, no socket.
+
+For each event the feed calls `prepare`, which may take long and shows nothing, and then, under the replica's lock and right
+before it confirms the event to the core, `show`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import StorageFull
+from ..events.codec import EventFrame
+from ..events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, Table
+from ..events.validate import put_values
+from ..tiers.entries import Entry
+from ..tiers.store import TieredStore
+from ..transport.messages import TopicRecord
+from .effects import Deliver
+from .undo import BeforeImages
+from .versions import Sealed, Versions
+
+
+class TopicState:
+    """One topic as a replica holds it."""
+
+    def __init__(self, record: TopicRecord, versions: Versions) -> None:
+        self.record = record
+        self.versions = versions
+        self.before: Versions | None = None
+        """Of the topic that had the name before, until this one has a version."""
+        self.stale = False
+        """The served version is of a topic, or (under "none") of an epoch, that is gone; until the next commit."""
+
+    @property
+    def served(self) -> Sealed | None:
+        """What readers get. Any thread."""
+        before = self.before
+        return self.versions.served or (before.served if before is not None else None)
+
+    @property
+    def weight_partition(self) -> PartitionId:
+        return self.record.id, self.record.partitions
+
+
+class Applier:
+    """The topics, KV entries and versions of one replica. Everything but `skipped_events` is read by other threads too."""
+
+    def __init__(self, store: TieredStore, keep_versions: int) -> None:
+        self._store = store
+        self._keep = keep_versions
+        self._images: dict[PartitionId, BeforeImages] = {}
+        self.topics: dict[int, TopicState] = {}
+        self.skipped_events = 0
+        """Events of tables (definitions, rows, gradients), which a replica passes over."""
+
+    def add(self, record: TopicRecord, state_partitions: Iterable[int]) -> TopicState:
+        topic = TopicState(record, Versions(self._store, self._keep))
+        self.topics = {**self.topics, record.id: topic}
+        for number in state_partitions:
+            self._images[record.id, number] = BeforeImages(self._store, (record.id, number))
+        return topic
+
+    def replace(self, old: int, record: TopicRecord, state_partitions: Iterable[int]) -> None:
+        """The name of topic `old` stands for a new topic now, whose entries are served at once and its version when it has one."""
+        topic = self.topics[old]
+        before = topic.versions if topic.versions.kept else topic.before
+        if before is topic.versions:
+            topic.versions = Versions(self._store, self._keep)
+        topic.before = None
+        self.drop(old)
+        new = self.add(record, state_partitions)
+        new.before = before
+        new.stale = before is not None
+
+    def drop(self, topic_id: int) -> None:
+        """Forget a topic, its entries and versions."""
+        topic = self.topics[topic_id]
+        self.topics = {known: state for known, state in self.topics.items() if known != topic_id}
+        topic.versions.clear()
+        if topic.before is not None:
+            topic.before.clear()
+        for partition in [partition for partition in self._images if partition[0] == topic_id]:
+            self._images.pop(partition).clear()
+            self._store.drop_entries(partition)
+
+    def prepare(self, step: Deliver, vector: Callable[[], VersionVector[int]]) -> Sealed | None:
+        """The version that the event seals, if it does. `vector` gives the closed vector of what was applied before.
+
+        Raises `Missing`, `StorageFull` or `CorruptLog`; nothing is shown yet.
+        """
+        if not isinstance(step.frame.payload, Commit):
+            return None
+        versions = self.topics[step.partition[0]].versions
+        assembly = versions.prepare(step.frame)
+        seen = vector().merge(step.stamp.dependencies()).merge({step.partition: step.frame.position})
+        return versions.finish(assembly, seen)
+
+    def show(self, step: Deliver, sealed: Sealed | None) -> None:
+        """Apply the event. Raises `StorageFull` with nothing of it applied."""
+        frame, topic = step.frame, self.topics[step.partition[0]]
+        match frame.payload:
+            case Put():
+                self._put(step.partition, frame, frame.payload)
+            case Delete():
+                self._delete(step.partition, frame, frame.payload)
+            case Chunk():
+                topic.versions.staging.stage_chunk(frame)
+            case Part():
+                topic.versions.staging.stage_part(frame)
+            case Commit():
+                assert sealed is not None
+                topic.versions.show(sealed, frame.payload)
+                topic.stale = False
+                if topic.before is not None:
+                    topic.before.clear()
+                    topic.before = None
+            case Table() | Rows() | DeleteRows() | Gradients():
+                self.skipped_events += 1
+            case _:
+                pass
+        images = self._images.get(step.partition)
+        if images is not None:
+            self._expire(step.partition, frame.position, frame.time, images)
+
+    def began(self, partition: PartitionId, position: int, time: int) -> None:
+        """An epoch record was reached."""
+        topic, images = self.topics[partition[0]], self._images.get(partition)
+        if topic.record.persistence == "none":
+            # Nothing of the epoch before can be read again: entries go, the served version stays and says that it is old.
+            if images is not None:
+                images.clear()
+                self._store.entries(partition).clear()
+            else:
+                topic.versions.staging.clear()
+                topic.stale = topic.versions.served is not None
+        elif images is not None:
+            self._expire(partition, position, time, images)
+
+    def undo(self, partition: PartitionId, end: int) -> None:
+        topic, images = self.topics[partition[0]], self._images.get(partition)
+        if topic.record.persistence == "none":
+            return
+        if images is not None:
+            images.undo(end)
+        else:
+            topic.versions.undo(end)
+
+    def settle(self, partition: PartitionId, durable: int) -> None:
+        images = self._images.get(partition)
+        if images is not None:
+            images.settle(durable)
+        elif partition[0] in self.topics:
+            self.topics[partition[0]].versions.settle(durable)
+
+    def refetched(self, partition: PartitionId, frame: EventFrame) -> None:
+        self.topics[partition[0]].versions.refetched(frame)
+
+    def close(self) -> None:
+        for topic_id in list(self.topics):
+            self.drop(topic_id)
+
+    def _put(self, partition: PartitionId, frame: EventFrame, put: Put) -> None:
+        # Operations of one event on one key are folded first: the last one stands.
+        folded: dict[bytes, Entry | None] = {
+            item.key: Entry(bytes(value), frame.position, None if item.ttl_ns is None else frame.time + item.ttl_ns)
+            for item, value in put_values(put, frame.bulk)
+        }
+        self._change(partition, frame.position, folded)
+
+    def _delete(self, partition: PartitionId, frame: EventFrame, delete: Delete) -> None:
+        self._change(partition, frame.position, dict.fromkeys(delete.keys))
+
+    def _change(self, partition: PartitionId, position: int, changes: dict[bytes, Entry | None]) -> None:
+        table, images = self._store.entries(partition), self._images[partition]
+        done = 0
+        try:
+            for key, entry in changes.items():
+                nbytes = images.room_for(key)
+                try:
+                    before = table.delete(key, position) if entry is None else table.put(key, entry)
+                except StorageFull:
+                    self._store.refund_staging(nbytes)
+                    raise
+                images.keep(position, key, before, nbytes)
+                done += 1
+        except StorageFull:
+            images.undo(position - 1)
+            raise
+
+    def _expire(self, partition: PartitionId, position: int, time: int, images: BeforeImages) -> None:
+        for key, entry in self._store.entries(partition).remove_expired(time):
+            images.keep_removed(position, key, entry)

@@ -1,0 +1,175 @@
+"""One followed partition: which event comes next, and what waits for its turn.
+
+Contiguity is the next offset, or the epoch record that names where the epoch before ended. What has its place but waits for
+the gate stands in `queue`; what came ahead of a gap stands in `ahead`. Both count against one budget of bytes: what is over
+it is dropped from the far end and fetched again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..consistency.position import epoch_of, offset_of
+from ..consistency.stamp import Stamp
+from ..consistency.vector import PartitionId
+from ..events.codec import EventFrame, decode_vector
+from ..events.kinds import Commit, Epoch
+
+
+class Mode(Enum):
+    APART = "no connection"
+    ASKED = "asked to follow"
+    LIVE = "events are fanned out to us"
+    BEHIND = "we fetch"
+    STOPPED = "nothing more is taken"
+
+
+@dataclass(slots=True)
+class Held:
+    """An event on its way to be applied."""
+
+    frame: EventFrame
+    follow: int
+    """Which `SendFollow` it came under; 0 if it was fetched. Its bytes count against the credit of that one only."""
+    stamp: Stamp = field(init=False)
+
+    def __post_init__(self) -> None:
+        stamp = self.frame.stamp()
+        payload = self.frame.payload
+        if isinstance(payload, Commit) and payload.needs:
+            # Rows and KV that a commit names count as its producer's own writes.
+            stamp = Stamp(
+                stamp.producer, stamp.incarnation, stamp.sequence,
+                stamp.own.merge(decode_vector(payload.needs)), stamp.observed, stamp.position, stamp.time,
+            )  # fmt: skip
+        self.stamp = stamp
+
+    @property
+    def position(self) -> int:
+        return self.frame.position
+
+
+@dataclass(slots=True)
+class Hold:
+    """The partition waits at the event `until` for events behind it that are fetched once more, from `after` on."""
+
+    after: int
+    until: int
+    fetch_id: int = 0
+    sent_s: float = 0.0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Followed:
+    partition: PartitionId
+    received: int
+    """The last position of the unbroken run that we have: applied, or in `queue`."""
+    mode: Mode = Mode.APART
+    queue: deque[Held] = field(default_factory=deque[Held])
+    ahead: dict[int, Held] = field(default_factory=dict[int, Held])
+    held_bytes: int = 0
+    follow: int = 0
+    """Counts the times we asked to follow."""
+    consumed_bytes: int = 0
+    credited_bytes: int = 0
+    accepted: int = 0
+    durable: int = 0
+    told_durable: int = 0
+    fetch_id: int = 0
+    """Of the fetch that is out; 0 if none is."""
+    sent_s: float = 0.0
+    suspect: int = -1
+    """Where an event could not be decoded that is being fetched once more: the position before it."""
+    hold: Hold | None = None
+    start: int = field(init=False)
+    """Where we began to follow."""
+    last_epoch: tuple[int, int] = (0, 0)
+    """(position of the last epoch record applied, end that it names)."""
+
+    def __post_init__(self) -> None:
+        self.start = self.received
+
+    def take(self, held: Held) -> None:
+        """Keep an event that is above `received`; one that we have already is let go."""
+        if held.position <= self.received or held.position in self.ahead:
+            self.consume(held)
+            return
+        self.ahead[held.position] = held
+        self.held_bytes += held.frame.nbytes
+
+    def advance(self) -> int | None:
+        """Move what follows without a gap from `ahead` into `queue`.
+
+        Returns an end that lies below what we had, where an epoch record names one: what was in `queue` above it is gone.
+        """
+        lost_above: int | None = None
+        while self.ahead:
+            held = self.ahead.get(self.received + 1) or self._next_epoch()
+            if held is None:
+                break
+            del self.ahead[held.position]
+            payload = held.frame.payload
+            if isinstance(payload, Epoch) and payload.previous_end < self.received:
+                self._drop_above(payload.previous_end)
+                lost_above = payload.previous_end if lost_above is None else min(lost_above, payload.previous_end)
+            self.queue.append(held)
+            self.received = held.position
+        if lost_above is not None:
+            for position in [position for position in self.ahead if position <= self.received]:
+                self.release(self.ahead.pop(position))
+        return lost_above
+
+    def trim(self, budget_bytes: int) -> None:
+        """Drop from the far end what is over the budget, never the only event."""
+        while self.held_bytes > budget_bytes and len(self.queue) + len(self.ahead) > 1:
+            if self.ahead:
+                self.release(self.ahead.pop(max(self.ahead)))
+            else:
+                self.release(self.queue.pop())
+                self.received = self.queue[-1].position
+
+    def pop(self) -> Held:
+        held = self.queue.popleft()
+        self.release(held)
+        return held
+
+    def clear(self, applied: int) -> None:
+        for held in (*self.queue, *self.ahead.values()):
+            self.release(held)
+        self.queue.clear()
+        self.ahead.clear()
+        self.received = applied
+
+    def release(self, held: Held) -> None:
+        self.held_bytes -= held.frame.nbytes
+        self.consume(held)
+
+    def consume(self, held: Held) -> None:
+        if held.follow == self.follow:
+            self.consumed_bytes += held.frame.nbytes
+
+    def is_lost(self, position: int) -> bool:
+        """Above the end that the last epoch record names, and below that record."""
+        record, end = self.last_epoch
+        return end < position < record
+
+    def _next_epoch(self) -> Held | None:
+        """The earliest epoch record in `ahead` that follows: it names an end at or below what we have."""
+        records = [position for position in self.ahead if offset_of(position) == 0]
+        if not records:
+            return None
+        held = self.ahead[min(records)]
+        payload = held.frame.payload
+        assert isinstance(payload, Epoch)
+        follows = payload.previous_end <= self.received and epoch_of(held.position) > epoch_of(self.received)
+        return held if follows else None
+
+    def _drop_above(self, end: int) -> None:
+        while self.queue and self.queue[-1].position > end:
+            if self.hold is not None and self.queue[-1].position == self.hold.until:
+                self.hold = None
+            self.release(self.queue.pop())
+        self.received = end

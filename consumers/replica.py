@@ -1,0 +1,434 @@
+"""A replica: a live copy of topics in this process, whose weights switch from version to version as a whole.
+
+    rep = client.replica("model")
+    rep.wait_version(7, timeout=10)
+    w = rep.weights()
+    w["layer.weight"], w.version, w.digest
+    rep.get("learning-rate")
+    bound = rep.bind(module)            # swapped in place from now on, between forwards
+
+The link's own thread receives and applies. Reading never waits for it: weights and entries are read without a lock.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import msgspec
+import xxhash
+
+from ..consistency.gate import Ordering
+from ..consistency.position import show
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import (
+    EventLost,
+    InvalidEvent,
+    LogTruncated,
+    ParamstreamError,
+    ParamstreamTimeout,
+    UnknownTopic,
+    VersionNotHeld,
+)
+from ..events.arrays import ArrayKind, default_arrays
+from ..events.digest import partition_of
+from ..events.limits import check_name
+from ..tiers.store import TieredStore
+from ..transport.directory import Directory
+from ..transport.messages import FORMAT, DescribePartitions, Hello, OpenReplica, PartitionRecord, TopicRecord
+from .applying import Applier, TopicState
+from .feed import Feed
+from .links import MakeLink
+from .replica_sink import ReplicaSink
+from .status import STALE_S, ReplicaStatus, Served
+from .subscription_core import SubscriptionCore
+from .versions import Sealed
+from .views import Weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from .bound import Bound
+
+TIMEOUT_S = 30.0
+
+_T = TypeVar("_T")
+
+
+class Accepted(Protocol):
+    """The part of a receipt that a replica waits by: where its events were accepted."""
+
+    @property
+    def accepted(self) -> Outcome: ...
+
+
+class Outcome(Protocol):
+    def result(self, timeout: float | None = None) -> VersionVector[str]: ...
+
+
+class Replica:
+    """Follows topics and serves them. Thread-safe. `client.replica` makes one.
+
+    Promise: PRAM or causal order over the partitions followed, versions of weights only as a whole, the same bits as every
+    other replica. What was accepted and then lost is taken back.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        *,
+        directory: Directory,
+        make_link: MakeLink,
+        name: str | None = None,
+        ordering: Ordering = Ordering.CAUSAL,
+        store: TieredStore | None = None,
+        start: str | VersionVector[str] = "latest",
+        keep_versions: int = 2,
+        partitions: Sequence[int] | None = None,
+        arrays: ArrayKind | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
+        """Blocks until the start state, as of this call, is served.
+
+        Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
+        error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
+        """
+        if not topics or keep_versions < 1:
+            raise InvalidEvent("a replica needs a topic, and keeps one version at least")
+        self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
+        check_name("replica", self.name)
+        deadline = time.monotonic() + timeout
+        self._directory = directory
+        self._partitions = None if partitions is None else sorted(set(partitions))
+        self._arrays: ArrayKind = arrays or default_arrays()
+        self._own_store = store is None
+        self._store = store or TieredStore()
+        self._applier = Applier(self._store, keep_versions)
+        self._bound: list[Bound] = []
+        self._closed = False
+        records = {record.id: record for record in map(directory.topic, topics)}
+        starts: dict[PartitionId, int] = {}
+        targets: dict[PartitionId, int] = {}
+        for record in records.values():
+            found: list[PartitionRecord] = directory.request(
+                DescribePartitions(record.id), list[PartitionRecord], _left(deadline)
+            )
+            self._choose(record, {p.partition: p for p in found}, start, starts, targets)
+            self._applier.add(record, self._state_partitions(record))
+        incarnation: int = directory.request(OpenReplica(self.name), int, _left(deadline))
+        self._core = SubscriptionCore(ordering, starts)
+        self._sink = ReplicaSink(self.name, self._core, self._applier, directory, self._state_partitions)
+        feed = Feed(self._core, self._sink, self._sink.lock)
+        hello = Hello(FORMAT, self.name, incarnation)
+        self._link = feed.link = self._sink.link = make_link(feed, lambda: hello, f"replica-{self.name}")
+        try:
+            self._link.start(_left(deadline))
+            self._wait(self._reached(targets), deadline, "the start state")
+        except BaseException:
+            self.close(timeout=1.0)
+            raise
+
+    # --- weights --------------------------------------------------------------------------------------------------------------
+
+    def weights(self, version: int | None = None, topic: str | None = None) -> Weights:
+        """The version served, or a kept one: whole, without a copy. Never blocks.
+
+        Raises `VersionNotHeld` before the first commit, or where the version is not kept.
+        """
+        while True:
+            state = self._topic(topic)
+            sealed = state.served if version is None else state.versions.find(version)
+            if sealed is None:
+                raise self._not_held(state, version)
+            if sealed.dense.retain():
+                break
+        try:
+            slot = sealed.dense.slot
+            mapping = slot.private() if self._arrays == "torch" else slot.shared()
+        finally:
+            sealed.dense.release()
+        return Weights(
+            state.record.name, sealed, mapping, self._arrays, lambda: self._directory.to_names(sealed.vector)
+        )
+
+    def wait_version(self, version: int, timeout: float = TIMEOUT_S, topic: str | None = None) -> None:
+        """Blocks until that sealing of the version, or a later commit of a higher one, is served.
+
+        Raises `ParamstreamTimeout` after `timeout` s, or the error that stopped the weights.
+        """
+        state = self._topic(topic)
+
+        def reached() -> bool:
+            now = self._topic(state.record.name)
+            served = now.versions.served
+            return served is not None and (served.version >= version or now.versions.find(version) is not None)
+
+        self._wait(reached, time.monotonic() + timeout, f"version {version}", state.weight_partition)
+
+    def bind(self, module: torch.nn.Module, strict: bool = True, topic: str | None = None) -> Bound:
+        """Keep `module` at the version served: parameters and buffers are overwritten in place, between forwards.
+
+        With a version served already, the module has it when this returns. `strict`: names and shapes must be those of the
+        version, else `SchemaMismatch` lists what does not match; not strict, what matches is taken. Dtypes are converted.
+        """
+        from .bound import Bound
+
+        state = self._topic(topic)
+        name = state.record.name
+        bound = Bound(module, strict, name)
+
+        def swap(changed: TopicState, sealed: Sealed) -> None:
+            if changed.record.name == name:
+                bound.offer(sealed)
+                self._sink.switch_error = "" if bound.error is None else str(bound.error)
+
+        with self._sink.changed:
+            self._sink.swaps = (*self._sink.swaps, swap)
+        bound.on_close = lambda: self._forget_swap(swap)
+        served = state.served
+        if served is not None:
+            bound.offer(served)
+            if bound.error is not None and bound.version is None:
+                bound.close()
+                raise bound.error
+        self._bound.append(bound)
+        return bound
+
+    # --- entries --------------------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes | str, topic: str | None = None) -> bytes | None:
+        """The value under `key`, or None where there is none or its time is over. Never blocks."""
+        return self._get(self._topic(topic), key)
+
+    def get_many(self, keys: Iterable[bytes | str], topic: str | None = None) -> list[bytes | None]:
+        """The values in the order asked. Each key is read by itself: events may be applied in between."""
+        state = self._topic(topic)
+        return [self._get(state, key) for key in keys]
+
+    # --- what was seen --------------------------------------------------------------------------------------------------------
+
+    @property
+    def vector(self) -> VersionVector[str]:
+        """The closed vector of all that was applied: what a publish that observes this replica depends on."""
+        with self._sink.changed:
+            vector = self._core.vector()
+        return self._directory.to_names(vector)
+
+    def wait(self, target: VersionVector[str] | Accepted, timeout: float = TIMEOUT_S) -> None:
+        """Blocks until all of a vector, or of what a receipt's events depend on and the events themselves, is applied.
+
+        Partitions that are not followed are ignored. Raises `EventLost` for a position above its epoch's end,
+        `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
+        """
+        deadline = time.monotonic() + timeout
+        vector = target if isinstance(target, VersionVector) else target.accepted.result(timeout)
+        ids = self._directory.to_ids(vector)
+        self._wait(self._reached(ids, lost_raises=True), deadline, str(vector), *ids)
+
+    def status(self) -> ReplicaStatus:
+        """The state of this moment; it never says more than is known."""
+        sink = self._sink
+        with sink.changed:
+            positions = self._core.positions()
+            heads = {p: self._core.heads(p) for p in positions}
+            lag, buffered = self._core.lag_events(), self._core.buffered_bytes
+            lost, garbled = self._core.lost_dependencies, self._core.garbled_frames
+            stopped = dict(sink.stopped)
+        topics = list(self._applier.topics.values())
+        served = {
+            t.record.name: Served(s.version, s.position, s.digest, t.stale)
+            for t in topics
+            if (s := t.served) is not None
+        }
+        age_s = time.monotonic() - sink.heard_at
+        return ReplicaStatus(
+            name=self.name,
+            topics=tuple(t.record.name for t in topics),
+            served=served,
+            applied=self._directory.to_names(positions),
+            lag_events=lag,
+            last_error=sink.switch_error or sink.last_error,
+            age_s=age_s,
+            stale=not self._link.connected or age_s > STALE_S or bool(stopped) or any(t.stale for t in topics),
+            heads=self._named(heads),
+            connected=self._link.connected,
+            lost_dependencies=lost,
+            skipped_events=self._applier.skipped_events,
+            stopped=self._named(stopped),
+            buffered_bytes=buffered,
+            garbled_frames=garbled,
+        )
+
+    def digest(self) -> str:
+        """32 hexadecimal digits over the served version and all entries not removed, of every topic: equal on equal replicas.
+
+        Of one moment: nothing is applied while it is made.
+        """
+        with self._sink.changed:
+            rows: list[tuple[str, bytes, list[tuple[bytes, bytes, int]]]] = []
+            for state in sorted(self._applier.topics.values(), key=lambda state: state.record.name):
+                served = state.served
+                entries = [
+                    (key, entry.value, entry.deadline or 0)
+                    for number in self._state_partitions(state.record)
+                    for key, entry in self._store.entries((state.record.id, number)).items()
+                ]
+                rows.append((state.record.name, served.dense.digest if served is not None else b"", sorted(entries)))
+        return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(rows))
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = TIMEOUT_S) -> None:
+        """Stop following and give the memory back; weights handed out stay valid. A second call changes nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for bound in list(self._bound):
+            bound.close()
+        self._link.close(timeout)
+        with self._sink.changed:
+            self._sink.changed.notify_all()
+        self._applier.close()
+        if self._own_store:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _state_partitions(self, record: TopicRecord) -> Sequence[int]:
+        if self._partitions is None:
+            return range(record.partitions)
+        if self._partitions and not 0 <= self._partitions[0] <= self._partitions[-1] < record.partitions:
+            raise InvalidEvent(
+                f"the topic has the state partitions 0 to {record.partitions - 1}, not all of {self._partitions}",
+                topic=record.name,
+            )
+        return self._partitions
+
+    def _choose(
+        self,
+        record: TopicRecord,
+        found: Mapping[int, PartitionRecord],
+        start: str | VersionVector[str],
+        starts: dict[PartitionId, int],
+        targets: dict[PartitionId, int],
+    ) -> None:
+        """Where to begin, and what must be applied before the constructor returns."""
+        if isinstance(start, str) and start not in ("latest", "earliest"):
+            raise InvalidEvent(f"start={start!r} is neither 'latest', 'earliest' nor a version vector")
+        for number in (*self._state_partitions(record), record.partitions):
+            at, partition = found[number], (record.id, number)
+            weights = number == record.partitions
+            starts[partition] = at.latest_start if weights and start == "latest" else at.start
+            targets[partition] = at.accepted
+            if isinstance(start, VersionVector):
+                targets[partition] = start.get((record.name, number), 0)
+                if weights and 0 < targets[partition] < at.start:
+                    raise LogTruncated(
+                        f"the log starts behind {show(at.start)}", topic=record.name, position=targets[partition]
+                    )
+
+    def _topic(self, name: str | None) -> TopicState:
+        if self._closed:
+            raise ParamstreamError("the replica is closed")
+        topics = list(self._applier.topics.values())
+        if name is None:
+            if len(topics) != 1:
+                names = ", ".join(repr(state.record.name) for state in topics)
+                raise InvalidEvent(f"this replica follows several topics ({names})", remedy="Say which with topic=")
+            return topics[0]
+        for state in topics:
+            if state.record.name == name:
+                return state
+        raise UnknownTopic("this replica does not follow the topic", topic=name)
+
+    def _get(self, state: TopicState, key: bytes | str) -> bytes | None:
+        raw = key.encode() if isinstance(key, str) else bytes(key)
+        number = partition_of(raw, state.record.partitions)
+        if self._partitions is not None and number not in self._partitions:
+            raise InvalidEvent(
+                "the key belongs to a state partition that this replica does not follow",
+                topic=state.record.name,
+                partition=number,
+                item=repr(raw[:64]),
+            )
+        partition = state.record.id, number
+        at, heard = self._sink.clock.get(partition, (0, 0.0))
+        now = at + int((time.monotonic() - heard) * 1e9) if at else 0
+        entry = self._store.entries(partition).get(raw, now)
+        return entry.value if entry is not None else None
+
+    def _reached(self, target: Mapping[PartitionId, int], *, lost_raises: bool = False) -> Callable[[], bool]:
+        def reached() -> bool:
+            positions = self._core.positions()
+            done = True
+            for partition, at in target.items():
+                if partition not in positions:
+                    continue
+                if self._core.is_lost(partition, at):
+                    if lost_raises:
+                        raise EventLost(
+                            "the position waited for is above the end of its epoch: the event was lost",
+                            topic=self._directory.name_of(partition[0]),
+                            partition=partition[1],
+                            position=at,
+                            remedy="Publish it again, if it is still wanted",
+                        )
+                elif positions[partition] < at:
+                    done = False
+            return done
+
+        return reached
+
+    def _wait(self, reached: Callable[[], bool], deadline: float, what: str, *partitions: PartitionId) -> None:
+        """Under the sink's lock, until `reached`; an error of one of `partitions` (none: of any) ends it."""
+        sink = self._sink
+        with sink.changed:
+            while not reached():
+                for partition, error in sink.stopped.items():
+                    if not partitions or partition in partitions:
+                        raise error
+                if sink.fenced is not None:
+                    raise sink.fenced
+                if self._closed:
+                    raise ParamstreamError("the replica is closed")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ParamstreamTimeout(
+                        f"{what} was not reached in time; applied is {self._directory.to_names(self._core.positions())}"
+                        + (f"; last error: {sink.last_error}" if sink.last_error else "")
+                    )
+                sink.changed.wait(left)
+
+    def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
+        kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)
+        if version is None:
+            return VersionNotHeld("nothing has been committed yet", topic=state.record.name, remedy="Use wait_version")
+        return VersionNotHeld(
+            f"the version is not kept here; kept are: {kept or 'none'}",
+            topic=state.record.name,
+            version=version,
+            remedy="Give the replica a larger keep_versions",
+        )
+
+    def _named(self, values: Mapping[PartitionId, _T]) -> dict[tuple[str, int], _T]:
+        name_of = self._directory.name_of
+        return {(name, number): v for (topic, number), v in values.items() if (name := name_of(topic)) is not None}
+
+    def _forget_swap(self, swap: Callable[[TopicState, Sealed], Any]) -> None:
+        with self._sink.changed:
+            self._sink.swaps = tuple(known for known in self._sink.swaps if known is not swap)
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

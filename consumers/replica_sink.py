@@ -1,0 +1,273 @@
+"""What a replica does in its link's thread: applies events, keeps time, notices that a topic was replaced, reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull
+from ..events.codec import encode_vector
+from ..transport.directory import Directory
+from ..transport.messages import (
+    DescribePartitions,
+    Following,
+    Heartbeat,
+    ListTopics,
+    PartitionRecord,
+    Report,
+    TopicRecord,
+    Welcome,
+)
+from .applying import Applier, TopicState
+from .effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
+from .links import ConsumerLink
+from .subscription_core import SubscriptionCore
+from .versions import Missing, Sealed
+
+REPORT_S = 0.5
+LOOK_AGAIN_S = 1.0
+"""How often a replica asks for a topic of its name that is gone."""
+
+
+class ReplicaSink:
+    """A `feed.Sink`. What other threads read is guarded by `changed`, or replaced as a whole."""
+
+    link: ConsumerLink
+
+    def __init__(
+        self,
+        name: str,
+        core: SubscriptionCore,
+        applier: Applier,
+        directory: Directory,
+        state_partitions: Callable[[TopicRecord], Sequence[int]],
+    ) -> None:
+        self._name = name
+        self._core = core
+        self._applier = applier
+        self._directory = directory
+        self._state_partitions = state_partitions
+        self.lock = threading.Lock()
+        """Guards the core."""
+        self.changed = threading.Condition(self.lock)
+        """Notified when anything was applied or went wrong."""
+        self.clock: dict[PartitionId, tuple[int, float]] = {}
+        """Partition → (its time in ns, when that was heard); entries are replaced, never changed."""
+        self.heard_at = time.monotonic()
+        self.stopped: dict[PartitionId, ParamstreamError] = {}
+        self.fenced: Fenced | None = None
+        self.last_error = ""
+        self.switch_error = ""
+        """Why a bound module could not take the version served; empty when all have it."""
+        self.swaps: tuple[Callable[[TopicState, Sealed], None], ...] = ()
+        """Called after each change of a served version, in the link's thread, without the lock."""
+        self._broker = ""
+        self._dirty = False
+        self._served: dict[str, Sealed | None] = {}
+        self._report_at = 0.0
+        self._look_at = 0.0
+        self._looking = False
+        self._gone: set[str] = set()
+        self._held_at: tuple[PartitionId, int] | None = None
+
+    # --- effects ------------------------------------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        self._dirty = True
+        match step:
+            case Deliver():
+                self._deliver(step)
+            case EpochBegan():
+                with self.changed:
+                    self._applier.began(step.partition, step.position, step.time)
+                    self._core.confirm(step)
+            case Undo():
+                with self.changed:
+                    self._applier.undo(step.partition, step.end)
+                    self._core.confirm(step)
+        self._tell_swaps(step.partition[0])
+
+    def told(self, effect: Durable | Refetched | Stopped) -> None:
+        match effect:
+            case Durable():
+                self._applier.settle(effect.partition, effect.position)
+            case Refetched():
+                self._applier.refetched(effect.partition, effect.frame)
+            case Stopped():
+                self._stopped(effect)
+
+    def _deliver(self, step: Deliver) -> None:
+        try:
+            sealed = self._applier.prepare(step, self._closed_vector)
+        except Missing as missing:
+            self._fetch_missing(step, missing)
+            return
+        except (StorageFull, CorruptLog) as error:
+            self._stop(step.partition, error)
+            return
+        try:
+            with self.changed:
+                self._applier.show(step, sealed)
+                self._core.confirm(step)
+        except StorageFull as error:
+            self._stop(step.partition, error)
+
+    def _fetch_missing(self, step: Deliver, missing: Missing) -> None:
+        partition, position = step.partition, step.frame.position
+        if self._held_at == (partition, position):
+            error = LogTruncated(
+                "a commit names chunks or parts that the log does not have any more",
+                position=position,
+                remedy="Start the replica from the latest version",
+            )
+            self._stop(partition, error)
+            return
+        self._held_at = (partition, position)
+        with self.changed:
+            self._core.hold(partition, missing.after)
+
+    def _stop(self, partition: PartitionId, error: ParamstreamError) -> None:
+        with self.changed:
+            self._core.stop(partition, error)
+
+    def _stopped(self, effect: Stopped) -> None:
+        error, partition = effect.error, effect.partition
+        name = self._directory.name_of(partition[0])
+        error.topic = error.topic or name
+        error.partition = partition[1] if error.partition is None else error.partition
+        with self.changed:
+            self.last_error = f"{error.code}: {error}"
+            self.stopped = {**self.stopped, partition: error}
+            if isinstance(error, Fenced):
+                self.fenced = error
+            self.changed.notify_all()
+        if error.code == "UnknownTopic" and name is not None:
+            self._gone.add(name)
+
+    def _closed_vector(self) -> VersionVector[int]:
+        with self.changed:
+            return self._core.vector()
+
+    def _tell_swaps(self, topic_id: int) -> None:
+        topic = self._applier.topics.get(topic_id)
+        if topic is None:
+            return
+        served = topic.served
+        if served is not None and served is not self._served.get(topic.record.name):
+            self._served[topic.record.name] = served
+            for swap in self.swaps:
+                swap(topic, served)
+
+    # --- the connection -------------------------------------------------------------------------------------------------------
+
+    def connected(self, welcome: Welcome) -> None:
+        if self._broker not in ("", welcome.broker):
+            self._look_for_topics()
+        self._broker = welcome.broker
+
+    def lost(self, error: ParamstreamError) -> None:
+        self.last_error = f"{error.code}: {error}"
+        self._looking = False
+        self._dirty = True
+
+    def heard(self, message: Heartbeat | Following) -> None:
+        now = time.monotonic()
+        self.heard_at = now
+        for heads in message.heads if isinstance(message, Heartbeat) else (message,):
+            self.clock[heads.topic, heads.partition] = (heads.time, now)
+
+    def drained(self) -> None:
+        if self._dirty:
+            self._dirty = False
+            with self.changed:
+                self.changed.notify_all()
+
+    def tick(self, now: float) -> None:
+        if now >= self._report_at and self.link.connected:
+            self._report_at = now + REPORT_S
+            self.link.send(self.report())
+        if self._gone and now >= self._look_at and self.link.connected:
+            self._look_at = now + LOOK_AGAIN_S
+            self._look_for_topics()
+
+    # --- topics that were replaced --------------------------------------------------------------------------------------------
+
+    def _look_for_topics(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self.link.request_async(ListTopics(), list[TopicRecord], self._found_topics)
+
+    def _found_topics(self, records: list[TopicRecord] | None, error: ParamstreamError | None) -> None:
+        self._looking = False
+        if records is None:
+            return
+        by_name = {record.name: record for record in records}
+        for topic in list(self._applier.topics.values()):
+            record = by_name.get(topic.record.name)
+            if record is None:
+                self._gone.add(topic.record.name)
+                topic.stale = True
+            elif record.id != topic.record.id:
+                self._describe(topic.record.id, record)
+            else:
+                self._gone.discard(record.name)
+
+    def _describe(self, old: int, record: TopicRecord) -> None:
+        def done(partitions: list[PartitionRecord] | None, error: ParamstreamError | None) -> None:
+            if partitions is not None and old in self._applier.topics:
+                self._replace(old, record, {p.partition: p for p in partitions})
+
+        self.link.request_async(DescribePartitions(record.id), list[PartitionRecord], done)
+
+    def _replace(self, old: int, record: TopicRecord, partitions: Mapping[int, PartitionRecord]) -> None:
+        self._directory.learn(record)
+        numbers = self._state_partitions(record)
+        with self.changed:
+            for partition in [p for p in self._core.partitions() if p[0] == old]:
+                self._core.unfollow(partition)
+            self._applier.replace(old, record, numbers)
+            for number in (*numbers, record.partitions):
+                at = partitions[number]
+                self._core.follow((record.id, number), at.latest_start if number == record.partitions else at.start)
+            self.stopped = {p: error for p, error in self.stopped.items() if p[0] != old}
+            self._gone.discard(record.name)
+            self.changed.notify_all()
+
+    # --- reports --------------------------------------------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        with self.changed:
+            positions = self._core.positions()
+            durable = {p: self._core.heads(p)[1] for p in positions}
+            lag = self._core.lag_events()
+        topics = list(self._applier.topics.values())
+        served = [(topic, topic.versions.served) for topic in topics]
+        return Report(
+            name=self._name,
+            topics=tuple(topic.record.id for topic in topics),
+            served=tuple((t.record.id, s.version, s.position, s.digest) for t, s in served if s is not None),
+            applied=encode_vector(positions),
+            lag_events=lag,
+            needs=tuple(
+                (*partition, self._needed(partition, applied, durable[partition]))
+                for partition, applied in positions.items()
+            ),
+            error=self.switch_error or self.last_error,
+        )
+
+    def _needed(self, partition: PartitionId, applied: int, durable: int) -> int:
+        """What lies after this position is still needed: of state what is not applied for good, of weights the version served
+        and what is staged.
+        """
+        topic = self._applier.topics[partition[0]]
+        if partition != topic.weight_partition:
+            return min(applied, durable)
+        served, staged = topic.versions.served, topic.versions.staging.oldest_open()
+        needed = [applied]
+        if served is not None:
+            needed.append(served.first - 1)
+        if staged is not None:
+            needed.append(staged - 1)
+        return min(needed)

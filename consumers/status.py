@@ -1,0 +1,84 @@
+"""What a replica says of itself, as `replica.status()` gives it and `client.replicas` reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..consistency.vector import VersionVector
+from ..errors import ParamstreamError
+from ..events.codec import decode_vector
+from ..transport.directory import Directory
+from ..transport.messages import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The version of one topic that is served."""
+
+    version: int
+    position: int
+    """Of its commit."""
+    digest: str
+    """The digest of digests, 32 hexadecimal digits."""
+    stale: bool = False
+    """It is of a topic or an epoch that is gone; the next commit replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A moment of a replica. Of another process's replica (`client.replicas`) the fields from `heads` on are not known."""
+
+    name: str
+    topics: tuple[str, ...]
+    served: Mapping[str, Served]
+    """By topic; a topic without a commit yet is not there."""
+    applied: VersionVector[str]
+    """The applied position of each partition followed: not closed."""
+    lag_events: int
+    """Events that are accepted, as far as is known, and not applied."""
+    last_error: str
+    age_s: float
+    """Seconds since the last heartbeat of the broker; of a report: since it came."""
+    stale: bool
+    """What is served may be old: no connection, no heartbeat for a while, a stopped partition, or a version of what is gone."""
+    heads: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict[tuple[str, int], tuple[int, int]])
+    """(accepted, durable) of each partition as last heard."""
+    connected: bool = False
+    lost_dependencies: int = 0
+    """Dependencies of applied events that were lost: the ordering promise has that many holes."""
+    skipped_events: int = 0
+    """Events of tables of rows, which this replica passes over."""
+    stopped: Mapping[tuple[str, int], ParamstreamError] = field(default_factory=dict[tuple[str, int], ParamstreamError])
+    """Partitions of which nothing more is applied, and why."""
+    buffered_bytes: int = 0
+    """Events held back, for the gate or behind a gap."""
+    garbled_frames: int = 0
+
+    @property
+    def version(self) -> int | None:
+        """The version served, where the replica follows one topic that has one."""
+        return next(iter(self.served.values())).version if len(self.served) == 1 else None
+
+    @classmethod
+    def of_report(cls, report: Report, directory: Directory) -> ReplicaStatus:
+        """What a broker remembers of a replica's last report."""
+        served = {
+            name: Served(version, position, digest)
+            for topic, version, position, digest in report.served
+            if (name := directory.name_of(topic)) is not None
+        }
+        return cls(
+            name=report.name,
+            topics=tuple(name for topic in report.topics if (name := directory.name_of(topic)) is not None),
+            served=served,
+            applied=directory.to_names(decode_vector(report.applied)),
+            lag_events=report.lag_events,
+            last_error=report.error,
+            age_s=report.age_s,
+            stale=report.age_s > STALE_S,
+        )
+
+
+STALE_S = 2.0
+"""Four heartbeats missed: what is served is called stale."""

@@ -1,0 +1,211 @@
+"""Raw subscriptions: the events of a topic one by one, in order, with what was lost said in between.
+
+    for event in client.subscribe("model", start="earliest"):
+        print(event.kind, event.position)
+
+Memory is bounded: where the user takes events slower than they come, the broker stops fanning out to this client, which
+fetches from the log instead; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Self
+
+from ..consistency.gate import Ordering
+from ..consistency.vector import VersionVector
+from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
+from ..transport.directory import Directory
+from ..transport.messages import FORMAT, DescribePartitions, Following, Heartbeat, Hello, PartitionRecord, Welcome
+from .effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
+from .events import Event, event_of, lost_event
+from .feed import Feed
+from .links import MakeLink
+from .subscription_core import SubscriptionCore
+
+TIMEOUT_S = 30.0
+
+BUFFER_BYTES = 16 * 1024 * 1024
+"""Of events that the user has not taken yet, all partitions together; the last one may go beyond."""
+
+
+class Subscription(Iterator[Event], AsyncIterator[Event]):
+    """Events of one topic, by `for` or `async for`; one consumer at a time. Ends when it is closed.
+
+    Within a partition events come without gap or repeat, over partitions in PRAM or causal order. Where a partition's epoch
+    lost events that were yielded, a "lost" event says where it ended. An event that cannot be decoded, or a log that was
+    trimmed away, ends the iteration with its error, once all before it is yielded.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        directory: Directory,
+        make_link: MakeLink,
+        ordering: Ordering = Ordering.CAUSAL,
+        start: str | VersionVector[str] = "head",
+        timeout: float = TIMEOUT_S,
+    ) -> None:
+        """The start is fixed when this returns. Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`."""
+        deadline = time.monotonic() + timeout
+        if isinstance(start, str) and start not in ("head", "earliest"):
+            raise InvalidEvent(f"start={start!r} is neither 'head', 'earliest' nor a version vector")
+        record = directory.topic(topic)
+        found: list[PartitionRecord] = directory.request(
+            DescribePartitions(record.id), list[PartitionRecord], max(0.001, deadline - time.monotonic())
+        )
+        self._topic = topic
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._events: deque[tuple[Event, int]] = deque()
+        self._buffered_bytes = 0
+        self._error: ParamstreamError | None = None
+        self._closed = False
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._core = SubscriptionCore(ordering, {(p.topic, p.partition): _start_of(p, topic, start) for p in found})
+        self._feed = Feed(self._core, self, self._lock)
+        self._link = self._feed.link = make_link(self._feed, lambda: Hello(FORMAT), f"subscription-{topic}")
+        self._link.start(max(0.001, deadline - time.monotonic()))
+
+    # --- for the user -----------------------------------------------------------------------------------------------------------
+
+    def next(self, timeout: float | None = None) -> Event:
+        """The next event; blocks for it, at most `timeout` s where that is given.
+
+        Raises `StopIteration` once closed, the error that ended a partition, or `ParamstreamTimeout`.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                event = self._take()
+                if event is not None:
+                    return event
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise ParamstreamTimeout(f"no event came within {timeout:g} s", topic=self._topic)
+                self._changed.wait(left)
+
+    def __next__(self) -> Event:
+        return self.next()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                try:
+                    event = self._take()
+                except StopIteration:
+                    raise StopAsyncIteration from None
+                if event is not None:
+                    return event
+                ready: asyncio.Future[None] = loop.create_future()
+                self._waiters.append((loop, ready))
+            await ready
+
+    def close(self, timeout: float = TIMEOUT_S) -> None:
+        """Stop following and end the iteration. A second call changes nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._wake()
+        self._link.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self) -> Event | None:
+        """Under the lock: the next event, None where there is none yet."""
+        if self._closed:
+            raise StopIteration
+        if self._events:
+            event, nbytes = self._events.popleft()
+            self._buffered_bytes -= nbytes
+            return event
+        if self._error is not None:
+            raise self._error
+        return None
+
+    # --- the feed's sink: in the link's thread ------------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        event: Event | None = None
+        nbytes = 0
+        match step:
+            case Deliver():
+                event = event_of(step.frame, step.stamp, self._topic, self._directory.to_names)
+                nbytes = step.frame.nbytes
+            case Undo():
+                event = lost_event(self._topic, step.partition[1], step.end)
+            case EpochBegan():
+                pass
+        with self._lock:
+            self._core.confirm(step)
+            if event is not None:
+                self._events.append((event, nbytes))
+                self._buffered_bytes += nbytes
+                self._core.paused = self._buffered_bytes >= BUFFER_BYTES
+
+    def told(self, effect: Durable | Refetched | Stopped) -> None:
+        if isinstance(effect, Stopped):
+            error = effect.error
+            error.topic = error.topic or self._topic
+            error.partition = effect.partition[1] if error.partition is None else error.partition
+            with self._changed:
+                self._error = self._error or error
+                self._wake()
+
+    def connected(self, welcome: Welcome) -> None:
+        """The core follows again by itself."""
+
+    def lost(self, error: ParamstreamError) -> None:
+        """The link connects again by itself."""
+
+    def heard(self, message: Heartbeat | Following) -> None:
+        """A subscription keeps no time."""
+
+    def drained(self) -> None:
+        with self._changed:
+            if self._events:
+                self._wake()
+
+    def tick(self, now: float) -> None:
+        # The user has taken some: what waits in the core goes on.
+        with self._lock:
+            self._core.paused = self._buffered_bytes >= BUFFER_BYTES
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        waiters, self._waiters = self._waiters, []
+        for loop, ready in waiters:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_set, ready)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _start_of(at: PartitionRecord, topic: str, start: str | VersionVector[str]) -> int:
+    if isinstance(start, VersionVector):
+        return start.get((topic, at.partition), at.start)
+    return at.accepted if start == "head" else at.start

@@ -1,0 +1,490 @@
+"""The subscription core: orders each followed partition, asks the gate, fetches what is missing. Pure: no clock, no socket.
+
+Inputs are the methods named for what happened (`connected`, `following`, `event`, …); what is to be done comes out of
+`steps()`. The shell runs `steps()` after each input, does what it says, and confirms each `Deliver`, `EpochBegan` and `Undo`
+before it asks for the next one:
+
+    core.event(frame)
+    for effect in core.steps():
+        ...                             # send, fetch, apply
+        if isinstance(effect, Step):
+            core.confirm(effect)        # or core.stop(...), or core.hold(...)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..consistency.gate import Gate, Ordering
+from ..consistency.position import epoch_of, offset_of
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import CorruptLog, InvalidEvent, LogTruncated, ParamstreamError
+from ..events.codec import EventFrame, decode_event, read_prefix
+from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
+from ..events.limits import MAX_EVENT_BYTES
+from ..events.validate import check_payload
+from ..transport.messages import Demoted, Fetched, Following, Heartbeat
+from .effects import (
+    Deliver,
+    Durable,
+    Effect,
+    EpochBegan,
+    Refetched,
+    SendCredit,
+    SendFetch,
+    SendFollow,
+    SendUnfollow,
+    Step,
+    Stopped,
+    Undo,
+)
+from .followed import Followed, Held, Hold, Mode
+
+BUDGET_BYTES = 16 * 1024 * 1024
+"""What one partition may hold back: also its credit. A partition has its own, so that one that waits never starves another."""
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""One fetch: several large chunks, small beside the budget."""
+
+ANSWER_S = 5.0
+"""After this long without an answer a fetch or a follow is sent again."""
+
+CREDIT_SHARE = 4
+"""Credit goes back when a quarter of it is used: seldom enough to cost nothing, early enough that it never runs out."""
+
+
+class SubscriptionCore:
+    """Positions are of applied events only: an event counts once it was confirmed."""
+
+    def __init__(
+        self, ordering: Ordering, starts: Mapping[PartitionId, int], *, budget_bytes: int = BUDGET_BYTES
+    ) -> None:
+        """Follows the partitions of `starts`, each from behind the given position."""
+        self._gate = Gate(ordering, starts)
+        self._budget_bytes = max(budget_bytes, MAX_EVENT_BYTES)
+        self._followed: dict[PartitionId, Followed] = {}
+        self._pending: deque[Effect] = deque()
+        self._ready: dict[PartitionId, None] = {}
+        self._blocked: dict[PartitionId, PartitionId] = {}
+        self._offered: Step | None = None
+        self._connected = False
+        self._now = 0.0
+        self._fetches = 0
+        self.paused = False
+        """While set, nothing is delivered: events wait within the budget, and are fetched again beyond it."""
+        self.garbled_frames = 0
+        """Frames of which not even the place could be read. What they carried is missed by its position, and fetched."""
+        for partition, start in starts.items():
+            self.follow(partition, start)
+
+    # --- what is followed ---------------------------------------------------------------------------------------------
+
+    def follow(self, partition: PartitionId, start: int) -> None:
+        """Follow one more partition from behind `start`."""
+        state = Followed(partition, start)
+        self._followed[partition] = state
+        self._gate.moved(partition, start)
+        if self._connected:
+            self._ask_to_follow(state)
+
+    def unfollow(self, partition: PartitionId) -> None:
+        """Forget a partition that is gone; waits for it end."""
+        state = self._followed.pop(partition)
+        self._ready.pop(partition, None)
+        self._gate.forget(partition)
+        if self._connected and state.mode is not Mode.STOPPED:
+            self._pending.append(SendUnfollow(partition))
+        self._blocked.pop(partition, None)
+        self._wake(partition)
+
+    def stop(self, partition: PartitionId, error: ParamstreamError) -> None:
+        """The shell cannot apply what was offered: the partition stands before it from now on."""
+        state = self._followed[partition]
+        if self._offered is not None and self._offered.partition == partition:
+            self._offered = None
+        state.clear(self._gate.position(partition))
+        self._halt(state, error)
+
+    def hold(self, partition: PartitionId, after: int) -> None:
+        """The shell lacks earlier events for the one offered: fetch those after `after` once more, then offer it again.
+
+        0 stands for all since the partition was first followed.
+        """
+        assert self._offered is not None and self._offered.partition == partition
+        self._offered = None
+        state = self._followed[partition]
+        state.hold = Hold(after or state.start, state.queue[0].position)
+        self._ready.pop(partition, None)
+        self._send_refetch(state, state.hold)
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[PartitionId]:
+        return list(self._followed)
+
+    def position(self, partition: PartitionId) -> int:
+        return self._gate.position(partition)
+
+    def positions(self) -> VersionVector[int]:
+        """Applied positions, not closed."""
+        return self._gate.positions()
+
+    def vector(self) -> VersionVector[int]:
+        """The closed vector of what was applied."""
+        return self._gate.vector()
+
+    def is_lost(self, partition: PartitionId, position: int) -> bool:
+        """True if an event at `position` is known to be above its epoch's end."""
+        state = self._followed.get(partition)
+        return self._gate.is_lost(partition, position) or (state is not None and state.is_lost(position))
+
+    def heads(self, partition: PartitionId) -> tuple[int, int]:
+        """(accepted, durable) as last heard."""
+        state = self._followed[partition]
+        return state.accepted, state.durable
+
+    @property
+    def lost_dependencies(self) -> int:
+        return self._gate.lost_dependencies
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(state.held_bytes for state in self._followed.values())
+
+    def lag_events(self) -> int:
+        """Events that are accepted and not applied; of an epoch that is not reached yet, those of that epoch."""
+        lag = 0
+        for partition, state in self._followed.items():
+            applied = self._gate.position(partition)
+            if state.accepted > applied:
+                same = epoch_of(state.accepted) == epoch_of(applied)
+                lag += state.accepted - applied if same else offset_of(state.accepted) + 1
+        return lag
+
+    # --- what happened --------------------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        self._connected = True
+        for state in self._live_states():
+            self._ask_to_follow(state)
+            if state.hold is not None:
+                self._send_refetch(state, state.hold)
+
+    def disconnected(self) -> None:
+        self._connected = False
+        for state in self._live_states():
+            state.mode = Mode.APART
+            state.fetch_id = 0
+            if state.hold is not None:
+                state.hold.fetch_id = 0
+
+    def following(self, message: Following) -> None:
+        state = self._state((message.topic, message.partition))
+        if state is None:
+            return
+        state.mode = Mode.LIVE
+        for _, end in message.ends:
+            self._gate.ended(state.partition, end)
+        self._note_heads(state, message.accepted, message.durable)
+        if message.after > state.received:
+            self._fetch(state)
+
+    def demoted(self, message: Demoted) -> None:
+        state = self._state((message.topic, message.partition))
+        if state is None:
+            return
+        state.mode = Mode.BEHIND
+        state.accepted = max(state.accepted, message.accepted)
+        if message.error is not None:
+            self._failed(state, message.error.raised())
+        elif state.accepted > state.received:
+            self._fetch(state)
+
+    def heartbeat(self, message: Heartbeat) -> None:
+        for heads in message.heads:
+            state = self._state((heads.topic, heads.partition))
+            if state is None:
+                continue
+            self._note_heads(state, heads.accepted, heads.durable)
+            if state.mode is Mode.LIVE:
+                if heads.sent == 0 and heads.accepted > 0:
+                    state.mode = Mode.BEHIND
+                elif heads.sent > state.received:
+                    self._fetch(state)
+            elif state.mode is Mode.BEHIND and heads.accepted > state.received:
+                self._fetch(state)
+
+    def event(self, frame: memoryview) -> None:
+        """A fanned-out frame."""
+        try:
+            prefix = read_prefix(frame)
+        except CorruptLog:
+            self.garbled_frames += 1
+            return
+        state = self._state((prefix.topic, prefix.partition))
+        if state is None or state.mode is Mode.APART:
+            return
+        if prefix.position <= state.received:
+            state.consumed_bytes += len(frame)
+            return
+        try:
+            held = Held(_decoded(frame), state.follow)
+        except CorruptLog:
+            # It may be whole in the log: the fetch decides.
+            state.consumed_bytes += len(frame)
+            self._fetch(state)
+            return
+        state.take(held)
+        self._integrate(state)
+        if state.ahead:
+            self._fetch(state)
+
+    def fetched(self, answer: Fetched, frames: Sequence[memoryview]) -> None:
+        state = self._state((answer.topic, answer.partition))
+        if state is None:
+            return
+        if state.hold is not None and answer.id == state.hold.fetch_id:
+            self._refetched(state, state.hold, answer, frames)
+        elif answer.id == state.fetch_id:
+            state.fetch_id = 0
+            state.accepted = max(state.accepted, answer.accepted)
+            if answer.error is not None:
+                self._failed(state, answer.error.raised())
+            else:
+                self._take_fetched(state, frames)
+
+    def tick(self, now: float) -> None:
+        """Time passes: `now` in seconds of any steady clock."""
+        self._now = now
+        if not self._connected:
+            return
+        for state in self._live_states():
+            overdue = now - state.sent_s > ANSWER_S
+            if state.hold is not None and now - state.hold.sent_s > ANSWER_S:
+                self._send_refetch(state, state.hold)
+            if state.fetch_id and overdue:
+                state.fetch_id = 0
+            if state.fetch_id:
+                continue
+            if state.mode is Mode.ASKED and overdue:
+                self._ask_to_follow(state)
+            elif state.mode is Mode.BEHIND:
+                if state.received < state.accepted or state.ahead:
+                    self._fetch(state)
+                else:
+                    self._ask_to_follow(state)
+            elif state.mode is Mode.LIVE and state.ahead:
+                self._fetch(state)
+
+    # --- what is to be done -----------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Effect]:
+        """What to do now, in order. Each `Step` must be confirmed, stopped or held before the next one is asked for."""
+        while True:
+            assert self._offered is None, f"{self._offered} was not confirmed"
+            if self._pending:
+                effect = self._pending.popleft()
+            else:
+                found = self._next_step()
+                if found is None:
+                    break
+                effect = found
+            if isinstance(effect, Step):
+                self._offered = effect
+            yield effect
+        yield from self._credit()
+
+    def confirm(self, step: Step) -> None:
+        """The shell did it, and shows it from now on."""
+        assert step is self._offered
+        self._offered = None
+        partition = step.partition
+        state = self._followed[partition]
+        match step:
+            case Undo():
+                self._gate.moved(partition, step.end)
+            case EpochBegan():
+                state.pop()
+                state.last_epoch = (step.position, step.end)
+                self._gate.ended(partition, step.end)
+                self._gate.moved(partition, step.position)
+            case Deliver():
+                state.pop()
+                self._gate.applied(partition, step.stamp)
+        if epoch_of(state.durable) == epoch_of(self._gate.position(partition)):
+            self._tell_durable(state)
+        self._wake(partition)
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _next_step(self) -> Step | None:
+        while self._ready and not self.paused:
+            partition = next(iter(self._ready))
+            state = self._followed[partition]
+            if state.queue and state.hold is None:
+                head = state.queue[0]
+                payload = head.frame.payload
+                if isinstance(payload, Epoch):
+                    return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
+                blocked = self._gate.blocked_by(partition, head.stamp)
+                if blocked is None:
+                    self._blocked.pop(partition, None)
+                    return Deliver(partition, head.frame, head.stamp)
+                self._blocked[partition] = blocked[0]
+            del self._ready[partition]
+        return None
+
+    def _wake(self, moved: PartitionId) -> None:
+        """`moved` stands elsewhere: try it again, and those that waited for it."""
+        for partition, waits_for in self._blocked.items():
+            if waits_for == moved:
+                self._ready[partition] = None
+        if moved in self._followed:
+            self._ready[moved] = None
+
+    def _integrate(self, state: Followed) -> None:
+        lost_above = state.advance()
+        if lost_above is not None:
+            self._blocked.pop(state.partition, None)
+            if self._gate.position(state.partition) > lost_above:
+                self._pending.append(Undo(state.partition, lost_above))
+        if state.held_bytes > self._budget_bytes:
+            state.trim(self._budget_bytes)
+        if state.queue and state.partition not in self._blocked:
+            self._ready[state.partition] = None
+
+    def _take_fetched(self, state: Followed, frames: Sequence[memoryview]) -> None:
+        before = state.received
+        for data in frames:
+            try:
+                frame = _decoded(data)
+                if frame.partition_id != state.partition:
+                    raise CorruptLog("a fetch answered with an event of another partition", position=frame.position)
+            except CorruptLog as error:
+                self._integrate(state)
+                if state.suspect == state.received:
+                    self._halt(state, error)
+                else:
+                    state.suspect = state.received
+                    self._fetch(state)
+                return
+            state.take(Held(frame, 0))
+        self._integrate(state)
+        if not frames:
+            # Accepted and not readable yet, or a head that was lost: the next tick asks again, or follows.
+            if state.mode is Mode.BEHIND and not state.ahead:
+                state.accepted = state.received
+            return
+        if state.received == before and state.ahead and state.held_bytes < self._budget_bytes:
+            self._halt(state, CorruptLog("the log has a gap behind this position", position=before))
+        elif state.ahead or (state.mode is Mode.BEHIND and state.received < state.accepted):
+            self._fetch(state)
+        elif state.mode is Mode.BEHIND and not self._is_full(state):
+            self._ask_to_follow(state)
+
+    def _is_full(self, state: Followed) -> bool:
+        """Too much waits for the gate to take more: the next tick looks again."""
+        return state.held_bytes > self._budget_bytes // 2
+
+    def _refetched(self, state: Followed, hold: Hold, answer: Fetched, frames: Sequence[memoryview]) -> None:
+        hold.fetch_id = 0
+        try:
+            if answer.error is not None:
+                raise answer.error.raised()
+            if not frames:
+                raise LogTruncated("events that a commit needs are no longer in the log", position=hold.after)
+            for data in frames:
+                frame = _decoded(data)
+                if hold.after < frame.position < hold.until:
+                    self._pending.append(Refetched(state.partition, frame))
+                hold.after = max(hold.after, frame.position)
+        except ParamstreamError as error:
+            hold.failures += 1
+            if hold.failures > 1 and not error.retriable:
+                state.clear(self._gate.position(state.partition))
+                state.hold = None
+                self._halt(state, error)
+            return
+        if hold.after >= hold.until - 1:
+            state.hold = None
+            self._ready[state.partition] = None
+        else:
+            self._send_refetch(state, hold)
+
+    def _failed(self, state: Followed, error: ParamstreamError) -> None:
+        if not error.retriable:
+            self._halt(state, error)
+
+    def _halt(self, state: Followed, error: ParamstreamError) -> None:
+        """Take no more; what has its place already is still delivered."""
+        state.mode = Mode.STOPPED
+        state.fetch_id = 0
+        self._pending.append(Stopped(state.partition, error))
+        if self._connected:
+            self._pending.append(SendUnfollow(state.partition))
+
+    def _note_heads(self, state: Followed, accepted: int, durable: int) -> None:
+        state.accepted, state.durable = accepted, durable
+        if epoch_of(durable) <= epoch_of(self._gate.position(state.partition)):
+            self._tell_durable(state)
+
+    def _tell_durable(self, state: Followed) -> None:
+        """Only within the epoch that is applied: a head of a later one says nothing of what may be lost before it."""
+        if state.durable > state.told_durable:
+            state.told_durable = state.durable
+            self._pending.append(Durable(state.partition, state.durable))
+
+    def _ask_to_follow(self, state: Followed) -> None:
+        state.mode = Mode.ASKED
+        state.sent_s = self._now
+        state.follow += 1
+        state.consumed_bytes = state.credited_bytes = 0
+        credit = max(MAX_EVENT_BYTES, self._budget_bytes - state.held_bytes)
+        self._pending.append(SendFollow(state.partition, state.received, credit))
+
+    def _fetch(self, state: Followed) -> None:
+        """Ask for what comes after `received`, unless a fetch is out, or what waits for the gate leaves no room."""
+        waiting = sum(held.frame.nbytes for held in state.queue) if state.ahead else state.held_bytes
+        if state.fetch_id or not self._connected or waiting > self._budget_bytes // 2:
+            return
+        self._fetches += 1
+        state.fetch_id = self._fetches
+        state.sent_s = self._now
+        self._pending.append(SendFetch(state.fetch_id, state.partition, state.received, FETCH_BYTES))
+
+    def _send_refetch(self, state: Followed, hold: Hold) -> None:
+        if self._connected:
+            self._fetches += 1
+            hold.fetch_id = self._fetches
+            hold.sent_s = self._now
+            self._pending.append(SendFetch(hold.fetch_id, state.partition, hold.after, FETCH_BYTES))
+
+    def _credit(self) -> Iterator[Effect]:
+        for state in self._followed.values():
+            due = state.consumed_bytes - state.credited_bytes
+            if due * CREDIT_SHARE >= self._budget_bytes and state.mode in (Mode.LIVE, Mode.ASKED):
+                state.credited_bytes = state.consumed_bytes
+                yield SendCredit(state.partition, state.consumed_bytes)
+
+    def _state(self, partition: PartitionId) -> Followed | None:
+        state = self._followed.get(partition)
+        return None if state is None or state.mode is Mode.STOPPED else state
+
+    def _live_states(self) -> list[Followed]:
+        return [state for state in self._followed.values() if state.mode is not Mode.STOPPED]
+
+
+def _decoded(data: memoryview) -> EventFrame:
+    """The event in a frame, whole and within the limits. Raises `CorruptLog`."""
+    frame = decode_event(data)
+    if frame.kind in LOG_ONLY_KINDS or (frame.kind is Kind.EPOCH) != (offset_of(frame.position) == 0):
+        raise CorruptLog(f"a {frame.kind.label} has no place at this position", position=frame.position)
+    try:
+        check_payload(frame.payload, len(frame.bulk))
+        frame.stamp()
+    except InvalidEvent as error:
+        raise CorruptLog(
+            f"a {frame.kind.label} event does not hold together: {error.problem}", position=frame.position
+        ) from error
+    return frame

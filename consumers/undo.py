@@ -1,0 +1,75 @@
+"""Before-images: what a replica's KV entries were before each event that may still be lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ..consistency.vector import PartitionId
+from ..tiers.entries import Entry
+from ..tiers.store import TieredStore
+
+IMAGE_BYTES = 200
+"""Charged for each before-image beside its key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    position: int
+    """Of the event that changed it."""
+    key: bytes
+    before: Entry | None
+    nbytes: int
+
+
+class BeforeImages:
+    """Of one state partition, in the order of the changes. Their bytes are charged to the store as staging."""
+
+    def __init__(self, store: TieredStore, partition: PartitionId) -> None:
+        self._store = store
+        self._partition = partition
+        self._images: deque[_Image] = deque()
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def room_for(self, key: bytes) -> int:
+        """Charge the image of `key` before it is changed; hand the result to `keep`. Raises `StorageFull`."""
+        held = self._store.entries(self._partition).get(key, -(1 << 63))
+        nbytes = IMAGE_BYTES + len(key) + (len(held.value) if held is not None else 0)
+        self._store.charge_staging(nbytes)
+        return nbytes
+
+    def keep(self, position: int, key: bytes, before: Entry | None, nbytes: int) -> None:
+        """The event at `position` changed `key`, which was `before`; `nbytes` were charged for it."""
+        self._images.append(_Image(position, key, before, nbytes))
+        self._nbytes += nbytes
+
+    def keep_removed(self, position: int, key: bytes, before: Entry) -> None:
+        """The event at `position` removed an entry whose time was over. Its own bytes, just given back, pay for the image."""
+        nbytes = IMAGE_BYTES + len(key) + len(before.value)
+        self._store.charge_staging(nbytes)
+        self.keep(position, key, before, nbytes)
+
+    def settle(self, durable: int) -> None:
+        """What was changed up to `durable` can no longer be lost: its images go."""
+        while self._images and self._images[0].position <= durable:
+            self._refund(self._images.popleft())
+
+    def undo(self, end: int) -> None:
+        """Take back every change above `end`, the last one first."""
+        table = self._store.entries(self._partition)
+        while self._images and self._images[-1].position > end:
+            image = self._images.pop()
+            table.restore(image.key, image.before)
+            self._refund(image)
+
+    def clear(self) -> None:
+        while self._images:
+            self._refund(self._images.popleft())
+
+    def _refund(self, image: _Image) -> None:
+        self._nbytes -= image.nbytes
+        self._store.refund_staging(image.nbytes)

@@ -1,0 +1,291 @@
+"""Whole versions: a commit's parts are put together in one slot, proved by their digests, and shown by one assignment.
+
+Readers see all of 6 or all of 7. Versions of one topic are kept by the position of their commit: the newest `keep`, and beside
+them the newest durable one, so that a commit which is lost brings back what was served before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..consistency.vector import VersionVector
+from ..errors import CorruptLog
+from ..events.codec import EventFrame
+from ..events.digest import tensor_digest, version_digest
+from ..events.kinds import Chunk, Commit, TensorSpec
+from ..tiers.arena import Slot
+from ..tiers.dense import DenseVersion, Extent, lay_out
+from ..tiers.store import TieredStore
+from .staging import StagedChunk, StagedPart, Staging, Writer, within
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sealed:
+    """One complete version as a replica holds it."""
+
+    dense: DenseVersion
+    specs: Mapping[str, TensorSpec]
+    """By name; tied names too."""
+    vector: VersionVector[int]
+    """Closed, with the commit in it: what weights of this version had seen."""
+    rewind: bool
+    first: int
+    """The position of the first event that it was made from."""
+
+    @property
+    def version(self) -> int:
+        return self.dense.version
+
+    @property
+    def position(self) -> int:
+        return self.dense.position
+
+    @property
+    def digest(self) -> str:
+        return self.dense.digest.hex()
+
+
+class Missing(Exception):
+    """A commit cannot be put together: events after `after` must be fetched once more."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        super().__init__(f"events after {after} are missing")
+
+
+class Assembly:
+    """A version on its way into its slot. Chunks may be fed in any order; only `finish` makes it a version."""
+
+    def __init__(self, frame: EventFrame, parts: list[StagedPart], ties: Mapping[str, str], slot: Slot) -> None:
+        assert isinstance(frame.payload, Commit)
+        self.frame = frame
+        self.commit = frame.payload
+        self.parts = parts
+        self.slot = slot
+        self.specs, self.extents, _ = plan(parts, ties)
+        self._wanted: dict[Writer, dict[str, TensorSpec]] = {}
+        for staged in parts:
+            names = self._wanted.setdefault((staged.ref.producer, staged.ref.incarnation), {})
+            names.update({spec.name: spec for spec in staged.part.tensors if not spec.tied_to and spec.nbytes})
+        self._covered: dict[str, int] = dict.fromkeys((n for names in self._wanted.values() for n in names), 0)
+        self._fed: set[tuple[Writer, int]] = set()
+        self.first = min(staged.position for staged in parts)
+
+    def feed(self, frame: EventFrame) -> None:
+        """Copy what the chunk in `frame` holds of this version; anything else is passed over."""
+        writer, sequence = (frame.head.producer, frame.head.incarnation), frame.head.sequence
+        names = self._wanted.get(writer)
+        if names is None or not isinstance(frame.payload, Chunk) or (writer, sequence) in self._fed:
+            return
+        if frame.payload.version != self.commit.version:
+            return
+        self._fed.add((writer, sequence))
+        self.first = min(self.first, frame.position)
+        at, buffer = 0, self.slot.buffer
+        for segment in frame.payload.segments:
+            spec = names.get(segment.name)
+            if spec is not None and spec.first_chunk <= sequence <= spec.last_chunk:
+                self._copy(spec, segment.offset, frame.bulk[at : at + segment.nbytes], buffer)
+            at += segment.nbytes
+
+    def missing(self, staged: list[StagedChunk]) -> int | None:
+        """Where to fetch from again: the position before the first chunk that lacks; 0 if nobody knows; None if all is there."""
+        if all(covered == self._spec(name).nbytes for name, covered in self._covered.items()):
+            return None
+        lacking = [c.position for c in staged if (c.writer, c.sequence) not in self._fed and c.writer in self._wanted]
+        return min(lacking) - 1 if lacking else 0
+
+    def finish(self, vector: VersionVector[int]) -> Sealed:
+        """Prove every digest and seal. Raises `CorruptLog`, after which the slot is released."""
+        buffer = self.slot.buffer
+        for name, spec in self.specs.items():
+            extent = self.extents[name]
+            if tensor_digest(buffer[extent.offset : extent.offset + extent.nbytes]) != spec.digest:
+                raise self._wrong(f"the bytes of tensor {name!r} do not have the digest that its part names", name)
+        listed = {spec.name for staged in self.parts for spec in staged.part.tensors}
+        whole = version_digest(self.specs.values())
+        if self.commit.digest not in (whole, version_digest(s for n, s in self.specs.items() if n in listed)):
+            raise self._wrong("the parts do not have the digest that the commit names", None)
+        dense = DenseVersion(
+            self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot
+        )  # fmt: skip
+        return Sealed(dense, self.specs, vector, self.commit.rewind, self.first)
+
+    def _copy(self, spec: TensorSpec, offset: int, data: memoryview, buffer: memoryview) -> None:
+        if offset + len(data) > spec.nbytes:
+            raise self._wrong(f"a chunk reaches past the end of tensor {spec.name!r}", spec.name)
+        start = self.extents[spec.name].offset + offset
+        buffer[start : start + len(data)] = data
+        self._covered[spec.name] += len(data)
+
+    def _spec(self, name: str) -> TensorSpec:
+        return self.specs[name]
+
+    def _wrong(self, problem: str, name: str | None) -> CorruptLog:
+        return CorruptLog(problem, item=name, position=self.frame.position, version=self.commit.version)
+
+
+def plan(parts: list[StagedPart], ties: Mapping[str, str]) -> tuple[dict[str, TensorSpec], dict[str, Extent], int]:
+    """(specs by name, extents by name, bytes of the slot). Tied names share an extent; ties of the version before that this
+    one leaves out are filled in from `ties` (each name of a tied group → the name that the group is known by).
+    """
+    specs = {spec.name: spec for staged in parts for spec in staged.part.tensors}
+    for name in ties.keys() - specs.keys():
+        present = next((other for other, root in ties.items() if root == ties[name] and other in specs), None)
+        if present is not None:
+            held = specs[present]
+            specs[name] = TensorSpec(
+                name, held.dtype, held.shape, held.digest, held.nbytes, tied_to=held.tied_to or present
+            )
+    extents, nbytes = lay_out({name: spec.nbytes for name, spec in specs.items() if not spec.tied_to})
+    for name, spec in specs.items():
+        if spec.tied_to:
+            held_extent = extents.get(spec.tied_to)
+            if held_extent is None or held_extent.nbytes != spec.nbytes:
+                raise CorruptLog(f"tensor {name!r} is tied to {spec.tied_to!r}, which is not there", item=name)
+            extents[name] = held_extent
+    return specs, extents, nbytes
+
+
+class Versions:
+    """The weights of one topic: what is staged, what is kept, what is served. One thread applies; any may read `kept`."""
+
+    def __init__(self, store: TieredStore, keep: int) -> None:
+        self._store = store
+        self._keep = keep
+        self._durable = 0
+        self._assembly: Assembly | None = None
+        self.staging = Staging(store)
+        self.kept: tuple[Sealed, ...] = ()
+        """By position of the commit, the newest last. Replaced as a whole, never changed: one assignment shows a version."""
+
+    @property
+    def served(self) -> Sealed | None:
+        kept = self.kept
+        return kept[-1] if kept else None
+
+    def find(self, version: int) -> Sealed | None:
+        """The version sealed last under that number, if it is kept and no rewind has superseded it. Any thread."""
+        for index in range(len(self.kept) - 1, -1, -1):
+            sealed = self.kept[index]
+            if sealed.version == version:
+                return sealed
+            if sealed.rewind and sealed.version < version:
+                return None
+        return None
+
+    def prepare(self, frame: EventFrame) -> Assembly:
+        """Put the version of a commit together. Raises `Missing` where chunks or parts must be fetched once more (call it
+        again after that), `StorageFull`, or `CorruptLog`; what is served stays as it is.
+        """
+        assembly = self._assembly
+        if assembly is None or assembly.frame.position != frame.position:
+            assembly = self._begin(frame)
+        known = [chunk for writer in _writers(assembly.parts) for chunk in self._chunks_of(writer, assembly)]
+        for chunk in known:
+            if chunk.frame is not None:
+                assembly.feed(chunk.frame)
+        after = assembly.missing(known)
+        if after is not None:
+            raise Missing(after)
+        return assembly
+
+    def finish(self, assembly: Assembly, vector: VersionVector[int]) -> Sealed:
+        """Prove the digests; the result is not shown yet."""
+        self._assembly = None
+        try:
+            return assembly.finish(vector)
+        except CorruptLog:
+            assembly.slot.release()
+            raise
+
+    def show(self, sealed: Sealed, commit: Commit) -> None:
+        """From here on readers get `sealed`: one assignment."""
+        self.kept = (*self.kept, sealed)
+        self._let_go(self._keep)
+        self.staging.end(commit, sealed.position)
+        self.staging.settle(self._durable)
+
+    def refetched(self, frame: EventFrame) -> None:
+        """An event that a commit was missing."""
+        if self._assembly is not None:
+            self._assembly.feed(frame)
+        elif isinstance(frame.payload, Chunk):
+            self.staging.stage_chunk(frame)
+        else:
+            self.staging.stage_part(frame)
+
+    def settle(self, durable: int) -> None:
+        self._durable = max(self._durable, durable)
+        self.staging.settle(durable)
+        self._let_go(self._keep)
+
+    def undo(self, end: int) -> None:
+        """Versions sealed above `end` are lost: what was served before is served again."""
+        lost = [sealed for sealed in self.kept if sealed.position > end]
+        self.kept = tuple(sealed for sealed in self.kept if sealed.position <= end)
+        for sealed in lost:
+            sealed.dense.release()
+        self._drop_assembly()
+        self.staging.undo(end)
+
+    def clear(self) -> None:
+        kept, self.kept = self.kept, ()
+        for sealed in kept:
+            sealed.dense.release()
+        self._drop_assembly()
+        self.staging.clear()
+
+    def _begin(self, frame: EventFrame) -> Assembly:
+        self._drop_assembly()
+        commit = frame.payload
+        assert isinstance(commit, Commit)
+        parts: list[StagedPart] = []
+        for ref in commit.parts:
+            staged = self.staging.part(ref)
+            if staged is None:
+                raise Missing(0)
+            parts.append(staged)
+        served = self.served
+        ties = _ties(served) if served is not None and commit.schema == "same" else {}
+        _, _, nbytes = plan(parts, ties)
+        # What the new version will displace goes first: its memory is the new one's.
+        self._let_go(max(1, self._keep - 1))
+        self._assembly = Assembly(frame, parts, ties, self._store.allocate(nbytes))
+        return self._assembly
+
+    def _let_go(self, keep: int) -> None:
+        durable = [sealed for sealed in self.kept if sealed.position <= self._durable]
+        stay = {id(sealed) for sealed in (*self.kept[-keep:], *durable[-1:])}
+        gone = [sealed for sealed in self.kept if id(sealed) not in stay]
+        if gone:
+            self.kept = tuple(sealed for sealed in self.kept if id(sealed) in stay)
+            for sealed in gone:
+                sealed.dense.release()
+
+    def _drop_assembly(self) -> None:
+        if self._assembly is not None:
+            self._assembly.slot.release()
+            self._assembly = None
+
+    def _chunks_of(self, writer: Writer, assembly: Assembly) -> list[StagedChunk]:
+        chunks = self.staging.chunks(writer)
+        ranges = {
+            (spec.first_chunk, spec.last_chunk)
+            for staged in assembly.parts
+            if (staged.ref.producer, staged.ref.incarnation) == writer
+            for spec in staged.part.tensors
+            if spec.nbytes and not spec.tied_to
+        }
+        found = {chunk.sequence: chunk for first, last in ranges for chunk in within(chunks, first, last)}
+        return [found[sequence] for sequence in sorted(found)]
+
+
+def _ties(sealed: Sealed) -> dict[str, str]:
+    roots = {spec.tied_to for spec in sealed.specs.values() if spec.tied_to}
+    return {name: spec.tied_to or name for name, spec in sealed.specs.items() if spec.tied_to or name in roots}
+
+
+def _writers(parts: list[StagedPart]) -> list[Writer]:
+    return list(dict.fromkeys((staged.ref.producer, staged.ref.incarnation) for staged in parts))

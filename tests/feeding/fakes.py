@@ -1,0 +1,170 @@
+"""A broker without a network: one thread-less link whose test says what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from feeding.writer import Writer
+
+from paramstream.consistency.vector import PartitionId
+from paramstream.errors import ParamstreamError
+from paramstream.events.codec import Buffer
+from paramstream.transport.directory import Directory
+from paramstream.transport.link import Handler
+from paramstream.transport.messages import (
+    Call,
+    DescribePartitions,
+    Fetch,
+    Fetched,
+    Follow,
+    Following,
+    Heads,
+    Heartbeat,
+    Hello,
+    ListTopics,
+    Message,
+    OpenReplica,
+    PartitionRecord,
+    TopicRecord,
+    Unfollow,
+    Welcome,
+)
+
+
+class FakeBroker:
+    """Topics and their partitions' writers. Calls its one client's handler in the calling thread."""
+
+    def __init__(self, partitions: int = 1, persistence: str = "write_back") -> None:
+        self.name = "broker-1"
+        self.topic = TopicRecord("model", 77, partitions, persistence, 8)
+        self.writers: dict[PartitionId, Writer] = {(77, n): Writer((77, n)) for n in range(partitions + 1)}
+        self.follows: dict[PartitionId, int] = {}
+        self.durable: dict[PartitionId, int] = {}
+        self.sent: list[Message] = []
+        self.fetches: list[Fetch] = []
+        self.replica_incarnations = 0
+        self.connected = False
+        self.directory = Directory(self.ask)
+        self.handler: Handler
+        self.frames_per_fetch = 1 << 30
+
+    @property
+    def state(self) -> Writer:
+        return self.writers[self.topic.id, 0]
+
+    @property
+    def weights(self) -> Writer:
+        return self.writers[self.topic.id, self.topic.partitions]
+
+    # --- what a client calls ------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call, kind: Any, timeout: float) -> Any:
+        match call:
+            case ListTopics():
+                return [self.topic]
+            case DescribePartitions():
+                return [self._describe(p, writer) for p, writer in self.writers.items() if p[0] == call.topic]
+            case OpenReplica():
+                self.replica_incarnations += 1
+                return self.replica_incarnations
+            case _:
+                raise AssertionError(call)
+
+    def make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> FakeBroker:
+        self.handler = handler
+        return self
+
+    def start(self, timeout: float) -> Welcome:
+        return self.connect()
+
+    def send(self, frame: Buffer | Message) -> bool:
+        assert isinstance(frame, Message)
+        if not self.connected:
+            return False
+        self.sent.append(frame)
+        match frame:
+            case Follow():
+                self.follows[frame.topic, frame.partition] = frame.after
+            case Unfollow():
+                self.follows.pop((frame.topic, frame.partition), None)
+            case _:
+                pass
+        return True
+
+    def fetch(self, message: Fetch) -> None:
+        if self.connected:
+            self.fetches.append(message)
+
+    def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
+        done(self.ask(call, kind, 1.0), None)
+
+    def close(self, timeout: float) -> None:
+        self.connected = False
+
+    # --- what a test does -----------------------------------------------------------------------------------------------
+
+    def connect(self) -> Welcome:
+        welcome = Welcome(self.name, "", 1 << 20, 0.5)
+        self.connected = True
+        self.handler.connected(welcome)
+        self.settle()
+        return welcome
+
+    def disconnect(self) -> None:
+        self.connected = False
+        self.follows.clear()
+        self.fetches.clear()
+        self.handler.lost(ParamstreamError("cut"))
+
+    def settle(self) -> None:
+        """Answer follows with all that the log has, and fetches, until nothing moves."""
+        moved = True
+        while moved:
+            moved = self._fan_out() | self._answer_fetches()
+        self.handler.drained()
+
+    def beat(self, now: float = 0.0) -> None:
+        heads = tuple(
+            Heads(*p, w.position, self.durable.get(p, 0), self.follows.get(p, 0), w.time)
+            for p, w in self.writers.items()
+        )
+        self.handler.message(Heartbeat(heads))
+        self.settle()
+        self.handler.tick(now)
+        self.settle()
+
+    def _fan_out(self) -> bool:
+        moved = False
+        for partition, after in list(self.follows.items()):
+            writer = self.writers.get(partition)
+            if writer is None:
+                continue
+            followed = next(m for m in reversed(self.sent) if isinstance(m, Follow) and m.partition == partition[1])
+            if followed.after == after and (id(followed)) not in self._answered:
+                self._answered.add(id(followed))
+                durable = self.durable.get(partition, 0)
+                self.handler.message(Following(*partition, after, writer.position, durable, (), writer.time))
+            for frame in writer.after(after):
+                moved = True
+                self.handler.event(frame)
+            if partition in self.follows:
+                self.follows[partition] = max(self.follows[partition], writer.position)
+        return moved
+
+    _answered: set[int] = set()  # noqa: RUF012
+
+    def _answer_fetches(self) -> bool:
+        fetches, self.fetches = self.fetches, []
+        for fetch in fetches:
+            writer = self.writers[fetch.topic, fetch.partition]
+            frames = writer.after(fetch.after, self.frames_per_fetch)
+            answer = Fetched(
+                fetch.id, fetch.topic, fetch.partition, len(frames), writer.position, writer.position, None
+            )
+            self.handler.fetched(answer, frames)
+        return bool(fetches)
+
+    def _describe(self, partition: PartitionId, writer: Writer) -> PartitionRecord:
+        durable = self.durable.get(partition, 0)
+        return PartitionRecord(*partition, 5, 0, writer.position, durable, 0, (), writer.time)
