@@ -1,0 +1,143 @@
+"""What a session keeps of the calls made on it: plain data that the core moves through their outcomes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..consistency.vector import EMPTY, PartitionId, VersionVector
+from ..errors import ParamstreamError
+from ..events.codec import Buffer
+from ..events.kinds import Payload, Put, TensorSpec
+
+HEAD_ESTIMATE_BYTES = 256
+"""Prefix and head of a frame without its vectors, for the byte window."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """An event before it has a sequence. `bulk` may still be the caller's memory; `keep` makes it ours."""
+
+    partition: PartitionId
+    payload: Payload
+    bulk: tuple[Buffer, ...] = ()
+    nbytes: int = 0
+    """About what the event's frame will take."""
+    source: tuple[int, int] | None = None
+    owned: bool = False
+    """`bulk` is no longer the caller's memory."""
+
+    @classmethod
+    def of(cls, partition: PartitionId, payload: Payload, bulk: tuple[Buffer, ...], meta_nbytes: int) -> Draft:
+        nbytes = sum(len(piece) for piece in bulk) + meta_nbytes + HEAD_ESTIMATE_BYTES
+        return cls(partition, payload, bulk, nbytes)
+
+    def keep(self) -> None:
+        """Copy what may still be the caller's memory."""
+        if not self.owned:
+            self.bulk, self.owned = tuple(bytes(piece) for piece in self.bulk), True
+
+
+class Call:
+    """One call of a user and its outcome: one event or many, or a share of an event that several calls were joined to."""
+
+    __slots__ = (
+        "accepted", "awaiting", "drafts", "durable", "error", "final", "listener", "observed", "open", "own", "partitions",
+        "persistence", "positions", "schema", "serial", "started", "unknown", "unsettled", "version", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        partitions: tuple[PartitionId, ...],
+        persistence: str,
+        *,
+        whole: bool = False,
+        version: int | None = None,
+        schema: tuple[TensorSpec, ...] | None = None,
+    ) -> None:
+        self.partitions = partitions
+        """Every partition that an event of this call goes to."""
+        self.persistence = persistence
+        self.whole = whole
+        """All or nothing: once an event of it is refused or lost, what is left of it is not sent."""
+        self.version = version
+        self.schema = schema
+        """Of a publish that seals: what the topic's schema is once its commit is accepted."""
+        self.serial = 0
+        self.open = True
+        """More events may come."""
+        self.started = False
+        """Rule 1 lets its events go."""
+        self.drafts: deque[Draft] = deque()
+        self.unsettled = 0
+        """Events (drafts too) without an answer."""
+        self.awaiting = 0
+        """Events that are accepted and not known durable."""
+        self.unknown = False
+        """The connection went while an event of it was on the wire; the next join settles it."""
+        self.accepted = False
+        self.durable = False
+        self.final = False
+        """Nothing about it changes any more."""
+        self.error: ParamstreamError | None = None
+        self.positions: dict[PartitionId, int] = {}
+        """The greatest position that it wrote in each partition."""
+        self.own: VersionVector[int] = EMPTY
+        self.observed: VersionVector[int] = EMPTY
+        """The vectors of its last event; with `positions` they give the closed vector."""
+        self.listener: Callable[[], None] | None = None
+        """Called by the session after a change of outcome; set once somebody asks for a future."""
+
+    @property
+    def joinable(self) -> bool:
+        """A separate put, which may share an event with its neighbours."""
+        return not self.open and len(self.drafts) == 1 and type(self.drafts[0].payload) is Put and not self.whole
+
+    @property
+    def given_up(self) -> bool:
+        """All or nothing, and it failed: nothing more of it is sent."""
+        return self.whole and self.error is not None
+
+    def vector(self) -> VersionVector[int]:
+        """Closed: what the call wrote, and everything that its events depend on."""
+        return self.own.merge(self.observed).merge(self.positions)
+
+    def outcome(self) -> str:
+        if self.error is not None:
+            return "lost" if self.error.code == "EventLost" else "refused"
+        if self.durable:
+            return "durable"
+        if self.accepted:
+            return "accepted"
+        return "unknown" if self.unknown else "pending"
+
+
+class Event:
+    """An event with its sequence, until it is answered."""
+
+    __slots__ = ("bulk", "calls", "nbytes", "owned", "payload", "refused", "sends", "sequence", "source")
+
+    def __init__(self, sequence: int, draft: Draft, calls: list[Call]) -> None:
+        self.sequence = sequence
+        self.payload = draft.payload
+        self.bulk = draft.bulk
+        self.owned = draft.owned
+        self.nbytes = draft.nbytes
+        """What it takes of the window until it is answered."""
+        self.source = draft.source
+        self.calls = calls
+        self.sends = 0
+        """How often it was put on the wire."""
+        self.refused = False
+        """It was refused for its epoch; with one send, nobody can have seen it."""
+
+    def keep(self) -> None:
+        """Copy what may still be the caller's memory."""
+        if not self.owned:
+            self.bulk, self.owned = tuple(bytes(piece) for piece in self.bulk), True
+
+    @property
+    def given_up(self) -> bool:
+        """What is left of an all-or-nothing call that failed."""
+        return all(call.given_up for call in self.calls)

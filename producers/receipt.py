@@ -1,0 +1,214 @@
+"""Receipts: what a publish hands back. Cheap to make; a future exists only once it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from ..consistency.vector import VersionVector
+from ..errors import InvalidEvent, NotDurable, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
+from .calls import Call
+from .directory import Directory
+
+_PREFIX = "receipt:1"
+
+
+class Outcome(Future[VersionVector[str]]):
+    """A future of a receipt: the closed vector, by topic names. Can be awaited in any event loop.
+
+    `result` waits 30 s unless told otherwise and raises `ParamstreamTimeout`, or the error that the events ended with.
+    """
+
+    def __init__(self, awaited: str) -> None:
+        super().__init__()
+        self._awaited = awaited
+
+    def result(self, timeout: float | None = 30.0) -> VersionVector[str]:
+        try:
+            return super().result(timeout)
+        except TimeoutError as error:
+            if isinstance(error, ParamstreamError):
+                raise
+            raise ParamstreamTimeout(
+                f"{self._awaited} did not come within {timeout} s", remedy="It may still come; wait again"
+            ) from None
+
+    def __await__(self) -> Generator[Any, None, VersionVector[str]]:
+        return asyncio.wrap_future(self).__await__()
+
+
+class Tracker(Protocol):
+    """The session behind a receipt."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def directory(self) -> Directory: ...
+    @property
+    def lock(self) -> RLock: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRecord:
+    """What a receipt says once its events are accepted; all of it travels as text."""
+
+    producer: str
+    incarnation: int
+    version: int | None
+    positions: VersionVector[str]
+    vector: VersionVector[str]
+
+
+class Receipt:
+    """What one call published.
+
+    `accepted` and `durable` are futures that give the closed `VersionVector` of topic names: what the call wrote and
+    everything it depends on. `str(receipt)` waits up to 30 s for acceptance and carries the receipt to another process,
+    where `Receipt.parse` gives it back; a parsed receipt serves waits and commits, but does not follow its events.
+    """
+
+    __slots__ = ("_accepted", "_call", "_durable", "_record", "_session")
+
+    def __init__(self, session: Tracker | None, call: Call | None, record: ReceiptRecord | None = None) -> None:
+        self._session = session
+        self._call = call
+        self._record = record
+        self._accepted: Outcome | None = None
+        self._durable: Outcome | None = None
+
+    @property
+    def accepted(self) -> Outcome:
+        """Done when every event of the call is sequenced; raises what they were refused with, or `EventLost`."""
+        if self._accepted is None:
+            self._accepted = self._future("acceptance")
+        return self._accepted
+
+    @property
+    def durable(self) -> Outcome:
+        """Done when the log has every event for good; raises `EventLost` where it never will.
+
+        Raises `NotDurable` at once under persistence "none", and `OutcomeUnknown` at once on a parsed receipt.
+        """
+        call = self._call
+        if call is None:
+            raise OutcomeUnknown(
+                "a parsed receipt does not follow its events", remedy="Wait for it on a replica: rep.wait(receipt)"
+            )
+        if call.persistence == "none":
+            raise NotDurable('nothing of a topic with persistence "none" becomes durable', remedy="Wait for `accepted`")
+        if self._durable is None:
+            self._durable = self._future("durability")
+        return self._durable
+
+    @property
+    def version(self) -> int | None:
+        """The version that the call published, None for anything but weights."""
+        known = self._call or self._record
+        return known.version if known is not None else None
+
+    @property
+    def outcome(self) -> str:
+        """ "pending" | "unknown" | "accepted" | "durable" | "lost" | "refused", as of now."""
+        return "accepted" if self._call is None else self._call.outcome()
+
+    @property
+    def vector(self) -> VersionVector[str]:
+        """The closed vector. Waits up to 30 s for acceptance."""
+        return self.record().vector
+
+    @property
+    def positions(self) -> VersionVector[str]:
+        """Where the call's own events stand: the last one in each partition. Waits up to 30 s for acceptance."""
+        return self.record().positions
+
+    def record(self, timeout: float = 30.0) -> ReceiptRecord:
+        """All that the receipt says. Waits for acceptance; raises as `accepted` does."""
+        if self._record is None:
+            vector = self.accepted.result(timeout)
+            assert self._call is not None and self._session is not None
+            positions = self._session.directory.to_names(VersionVector(self._call.positions))
+            name, incarnation = self._session.name, self._session.incarnation
+            self._record = ReceiptRecord(name, incarnation, self._call.version, positions, vector)
+        return self._record
+
+    def __str__(self) -> str:
+        record = self.record()
+        version = "" if record.version is None else str(record.version)
+        producer = quote(record.producer, safe="")
+        return ";".join(
+            (_PREFIX, producer, str(record.incarnation), version, str(record.positions), str(record.vector))
+        )
+
+    def __repr__(self) -> str:
+        return f"<Receipt {self.outcome}>"
+
+    @staticmethod
+    def parse(text: str) -> Receipt:
+        """The receipt that `str` wrote. Raises `InvalidEvent` for what is none."""
+        try:
+            prefix, producer, incarnation, version, positions, vector = text.split(";")
+            if prefix != _PREFIX:
+                raise ValueError(f"it begins with {prefix!r}, not {_PREFIX!r}")
+            record = ReceiptRecord(
+                unquote(producer),
+                int(incarnation),
+                int(version) if version else None,
+                VersionVector.parse(positions),
+                VersionVector.parse(vector),
+            )
+        except ValueError as error:
+            raise InvalidEvent(f"not a receipt: {error}", item=text[:64]) from error
+        return Receipt(None, None, record)
+
+    def _future(self, what: str) -> Outcome:
+        future = Outcome(f"{what} of {self!r}")
+        if self._call is None or self._session is None:
+            assert self._record is not None
+            future.set_result(self._record.vector)
+            return future
+        with self._session.lock:
+            if what == "acceptance":
+                future = self._accepted = self._accepted or future
+            else:
+                future = self._durable = self._durable or future
+            self._call.listener = self._changed
+        self._changed()
+        return future
+
+    def _changed(self) -> None:
+        """Complete the futures that the call's outcome allows. Runs outside the session's lock."""
+        call = self._call
+        assert call is not None
+        if self._accepted is not None and (call.accepted or call.final):
+            self._complete(self._accepted, call, call.accepted)
+        if self._durable is not None and call.final:
+            self._complete(self._durable, call, call.durable)
+
+    def _complete(self, future: Outcome, call: Call, reached: bool) -> None:
+        assert self._session is not None
+        try:
+            if future.done():
+                return
+            if reached:
+                future.set_result(self._session.directory.to_names(call.vector()))
+            elif call.error is not None:
+                future.set_exception(self._named(call, call.error))
+        except InvalidStateError:
+            # Another thread was first, or the user has cancelled it.
+            return
+
+    def _named(self, call: Call, error: ParamstreamError) -> ParamstreamError:
+        """The error with the topic's name, and what the call had got accepted before it."""
+        assert self._session is not None
+        if error.topic is None:
+            error.topic = self._session.directory.name_of(call.partitions[0][0])
+        if call.positions and error.accepted is None:
+            error.accepted = self._session.directory.to_names(VersionVector(call.positions))
+        return error

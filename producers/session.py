@@ -1,0 +1,453 @@
+"""The producer session that threads use: a lock around the core, and the connection.
+
+A calling thread sends by itself whatever the core lets go, under the session's lock; what has to wait its turn is sent by
+the link's thread when answers come. All publishers of one producer name in a client share one session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from threading import Condition, RLock
+
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import (
+    BackpressureTimeout,
+    ConnectFailed,
+    Fenced,
+    OutcomeUnknown,
+    ParamstreamError,
+    ParamstreamTimeout,
+    UnknownTopic,
+)
+from ..transport.messages import Ack, Heartbeat, Join, Joined, OpenProducer, Refused, TopicRecord, Welcome
+from .calls import Call, Draft
+from .directory import Directory, Uplink
+from .partition_state import PartitionState
+from .receipt import Receipt
+from .session_core import Effect, FencedOut, JoinAgain, Send, SessionCore, Settled
+
+JOIN_RETRY_S = 0.5
+
+DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
+"""Until a `Welcome` says what the broker grants."""
+
+
+class Session:
+    """One producer name's live session.
+
+    `answered`, `heartbeat`, `connected`, `lost` and `tick` belong to the link's thread and never block for long;
+    everything else may be called from any thread but that one.
+    """
+
+    def __init__(self, name: str, link: Uplink, directory: Directory, window_bytes: int = DEFAULT_WINDOW_BYTES) -> None:
+        self.name = name
+        self.directory = directory
+        self.lock = RLock()
+        self._link = link
+        self._window_bytes = window_bytes
+        self._changed = Condition(self.lock)
+        self._waiting = 0
+        self._core: SessionCore | None = None
+        self._connections = 0
+        """Counts connections and losses, so that an answer of an older connection is known as such."""
+        self._join_at: float | None = None
+        """When to ask for a join again, after one that failed."""
+        self._listeners: deque[Callable[[], None]] = deque()
+        self._closed = False
+        self._users = 0
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def open(self, timeout: float) -> None:
+        """Take the next incarnation and join it everywhere. Blocks; a lost connection is tried again until `timeout`."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = _left(deadline, f"opening producer {self.name!r}")
+            connection = self._connections
+            try:
+                incarnation: int = self._link.request(OpenProducer(self.name), int, left)
+                answer: Joined = self._link.request(Join(self.name, incarnation), Joined, left)
+            except (ConnectFailed, OutcomeUnknown):
+                continue
+            with self._doing():
+                if connection == self._connections:
+                    self._core = SessionCore(self.name, incarnation, self._window_bytes)
+                    self._run(self._core.joined(answer, fresh=True))
+                    return
+
+    @property
+    def incarnation(self) -> int:
+        """0 until the session is open."""
+        return self._core.incarnation if self._core is not None else 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def fenced(self) -> Fenced | None:
+        return self._core.fenced if self._core is not None else None
+
+    def retain(self) -> None:
+        """One more publisher uses the session."""
+        with self.lock:
+            self._users += 1
+
+    def release(self, timeout: float) -> None:
+        """A publisher is done with the session; the last one closes it."""
+        with self.lock:
+            self._users -= 1
+            last = self._users <= 0
+        if last:
+            self.close(timeout)
+
+    def has_joined(self, topic: TopicRecord) -> bool:
+        """Every partition of the topic is joined, its weight partition too."""
+        with self.lock:
+            return all((topic.id, number) in self._usable().partitions for number in range(topic.partitions + 1))
+
+    def join(self, timeout: float = 30.0) -> None:
+        """Join a second time in the midst: partitions that are new get known, and schema and tables are taken anew."""
+        with self.lock:
+            core, connection = self._usable(), self._connections
+            join = Join(self.name, core.incarnation, core.unconfirmed())
+        answer: Joined = self._link.request(join, Joined, timeout)
+        with self._doing():
+            if connection == self._connections:
+                self._run(core.refresh(answer))
+
+    def flush(self, timeout: float = 30.0) -> None:
+        """Wait until everything called before is durable (accepted, under persistence "none").
+
+        Raises the first error that any event has ended with since the last `flush`; `ParamstreamTimeout` names what is left.
+        """
+        deadline = time.monotonic() + timeout
+        with self.lock:
+            core = self._usable()
+            mark = next(reversed(core.unfinished), 0)
+            while core.failure is None and next(iter(core.unfinished), mark + 1) <= mark:
+                if not self._wait(deadline):
+                    raise ParamstreamTimeout(
+                        f"producer {self.name!r} was not flushed within {timeout} s: {self._leftover(core)}"
+                    )
+                self._usable()
+            failure = core.take_failure()
+        if failure is not None:
+            raise failure
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Wait until everything is answered, then end the session. Closing it again does nothing.
+
+        Returns within `timeout`. What then has no answer is given up: `OutcomeUnknown` names the sequences that were on
+        the wire and those that were never sent.
+        """
+        deadline = time.monotonic() + timeout
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            core = self._core
+            while core is not None and core.fenced is None and not core.answered:
+                if not self._wait(deadline):
+                    break
+            if core is None or core.fenced is not None or core.answered:
+                return
+            error = OutcomeUnknown(
+                f"producer {self.name!r} was closed after {timeout} s: {self._leftover(core)}",
+                remedy="Open the producer again: joining tells what stands",
+            )
+        with self._doing():
+            self._run(core.give_up(error))
+        raise error
+
+    # --- publishing ---------------------------------------------------------------------------------------------------------
+
+    def publish(self, call: Call, drafts: Sequence[Draft], timeout: float) -> Receipt:
+        """Send a call that is known whole, or queue it in its turn. Every value is copied before this returns.
+
+        A full window blocks up to `timeout`, then raises `BackpressureTimeout`: nothing of the call was sent. A call larger
+        than the window goes event by event; where that stalls, `ParamstreamTimeout` says what was accepted.
+        """
+        nbytes = sum(draft.nbytes for draft in drafts)
+        if nbytes > self._window_bytes and len(drafts) > 1:
+            return self._publish_in_turn(call, drafts, timeout)
+        deadline = time.monotonic() + timeout
+        with self._doing():
+            core = self._usable()
+            while not core.has_room(nbytes):
+                if not self._wait(deadline):
+                    raise self._full(timeout)
+                core = self._usable()
+            self._must_know(core, call.partitions)
+            self._run(core.submit(call, drafts))
+        return Receipt(self, call)
+
+    def begin(self, call: Call) -> None:
+        """Queue a call whose events come one by one with `add`; `finish` or `abandon` must follow."""
+        with self._doing():
+            core = self._usable()
+            self._must_know(core, call.partitions)
+            self._run(core.begin(call))
+
+    def add(self, call: Call, draft: Draft, timeout: float) -> int:
+        """Send the next event of an open call, once it is the call's turn and the window has room: its sequence.
+
+        0 where the call has failed meanwhile. Raises `BackpressureTimeout` where nothing of the call was sent before, else
+        `ParamstreamTimeout`; the call is abandoned then.
+        """
+        deadline = time.monotonic() + timeout
+        with self._doing():
+            core = self._usable()
+            while not call.given_up and not core.its_turn(call, draft.nbytes):
+                if not self._wait(deadline):
+                    error = self._stalled(call, timeout)
+                    self._run(core.abandon(call, error))
+                    raise error
+                core = self._usable()
+            sequence, effects = core.add(call, draft)
+            self._run(effects)
+            return sequence
+
+    def finish(self, call: Call) -> Receipt:
+        with self._doing():
+            self._run(self._live.finish(call))
+        return Receipt(self, call)
+
+    @contextmanager
+    def streaming(self, call: Call) -> Generator[None]:
+        """Whatever ends this block early ends the open call too: what it has sent stays, what is left is not sent."""
+        whole = False
+        try:
+            yield
+            whole = True
+        finally:
+            if not whole and call.open:
+                error = ParamstreamError("the call ended early; what is left of it was not sent", version=call.version)
+                with self._doing():
+                    self._run(self._live.abandon(call, error))
+
+    def already(self, partition: PartitionId, persistence: str, position: int, version: int) -> Receipt:
+        """The receipt of a version that is sealed at `position` with the same digest."""
+        with self._doing():
+            call, effects = self._usable().already(partition, persistence, position, version)
+            self._run(effects)
+        return Receipt(self, call)
+
+    def observe(self, vector: VersionVector[int]) -> None:
+        with self.lock:
+            self._usable().observe(vector)
+
+    def partition(self, partition: PartitionId, timeout: float = 30.0) -> PartitionState:
+        """What the session knows of a partition; one that is new to it is joined first. Raises `UnknownTopic`."""
+        with self.lock:
+            core = self._usable()
+            if partition in core.partitions:
+                return core.partitions[partition]
+        self.join(timeout)
+        with self.lock:
+            self._must_know(core, (partition,))
+            return core.partitions[partition]
+
+    def partition_again(self, partition: PartitionId, timeout: float = 30.0) -> PartitionState:
+        """`partition` with schema and tables asked for anew."""
+        self.join(timeout)
+        return self.partition(partition, timeout)
+
+    def wait_for_schema(self, partition: PartitionId, timeout: float = 30.0) -> None:
+        """Wait while an own commit on the wire may still set the topic's schema, so that the next publish is checked by it."""
+        core = self._live
+        self._wait_until(lambda: not core.schema_in_flight(partition), "the answer to the commit before", timeout)
+
+    def _wait_until(self, ready: Callable[[], bool], what: str, timeout: float) -> None:
+        """Wait until `ready`, which is asked under the lock whenever an outcome has changed."""
+        deadline = time.monotonic() + timeout
+        with self.lock:
+            while not ready():
+                if not self._wait(deadline):
+                    raise ParamstreamTimeout(f"{what} did not come within {timeout} s")
+                self._usable()
+
+    # --- the link's thread ----------------------------------------------------------------------------------------------------
+
+    def connected(self, welcome: Welcome) -> None:
+        """A new connection: join, and settle what the old one left open."""
+        with self.lock:
+            self._connections += 1
+            self._window_bytes = welcome.window_bytes
+            core = self._core
+            if core is None or self._closed or core.fenced is not None:
+                return
+            core.window_bytes = welcome.window_bytes
+        self._ask_to_join(fresh=True)
+
+    def lost(self, error: ParamstreamError) -> None:
+        """The connection is gone: what was on the wire is unknown."""
+        with self._doing():
+            self._connections += 1
+            self._join_at = None
+            if self._core is not None:
+                self._run(self._core.disconnected())
+
+    def answered(self, message: Ack | Refused) -> None:
+        """Events of this session that are accepted, or one that was turned down."""
+        with self._doing():
+            if self._core is not None:
+                self._run(self._core.acked(message) if isinstance(message, Ack) else self._core.refused(message))
+        self.tick(time.monotonic())
+
+    def heartbeat(self, message: Heartbeat) -> None:
+        with self._doing():
+            if self._core is not None:
+                self._run(self._core.heads(message))
+        self.tick(time.monotonic())
+
+    def tick(self, now: float) -> None:
+        """Ask again for a join that failed. `now`: time.monotonic()."""
+        if self._join_at is not None and now >= self._join_at:
+            self._join_at = None
+            if self._core is not None and not self._closed and self._core.fenced is None:
+                self._ask_to_join(fresh=not self._core.is_joined)
+
+    # --- inside ---------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _doing(self) -> Generator[None]:
+        """Hold the lock; what users hang on futures runs after it is given back."""
+        with self.lock:
+            yield
+        while self._listeners:
+            try:
+                listener = self._listeners.popleft()
+            except IndexError:
+                return
+            listener()
+
+    def _run(self, effects: Iterable[Effect]) -> None:
+        core = self._live
+        changed = False
+        for effect in effects:
+            match effect:
+                case Send(event, frame):
+                    if not self._link.send(frame):
+                        self._run(core.unsent(event))
+                case Settled(call):
+                    changed = True
+                    if call.listener is not None:
+                        self._listeners.append(call.listener)
+                case JoinAgain():
+                    self._join_at = 0.0
+                case FencedOut():
+                    changed = True
+        if self._waiting and (changed or effects):
+            self._changed.notify_all()
+
+    def _ask_to_join(self, *, fresh: bool) -> None:
+        """Runs in the link's thread, and so does the answer."""
+        with self.lock:
+            core, connection = self._live, self._connections
+            join = Join(self.name, core.incarnation, core.unconfirmed())
+
+        def done(answer: Joined | None, error: ParamstreamError | None) -> None:
+            with self._doing():
+                if connection != self._connections:
+                    return
+                if answer is not None:
+                    self._run(core.joined(answer, fresh=fresh))
+                elif isinstance(error, Fenced):
+                    self._run(core.fence(error))
+                else:
+                    self._join_at = time.monotonic() + JOIN_RETRY_S
+
+        self._link.request_async(join, Joined, done)
+
+    @property
+    def _live(self) -> SessionCore:
+        assert self._core is not None, "open() comes first"
+        return self._core
+
+    def _usable(self) -> SessionCore:
+        core = self._live
+        if core.fenced is not None:
+            raise core.fenced
+        if self._closed:
+            raise ParamstreamError(f"producer {self.name!r} is closed", remedy="Open a new publisher")
+        return core
+
+    def _must_know(self, core: SessionCore, partitions: Iterable[PartitionId]) -> None:
+        for partition in partitions:
+            if partition not in core.partitions:
+                topic = self.directory.name_of(partition[0])
+                raise UnknownTopic("no broker owns this partition", topic=topic, partition=partition[1])
+
+    def _wait(self, deadline: float) -> bool:
+        """Give the lock back until something changes; False once the deadline has passed."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        self._waiting += 1
+        try:
+            self._changed.wait(left)
+        finally:
+            self._waiting -= 1
+        return True
+
+    def _full(self, timeout: float) -> BackpressureTimeout:
+        return BackpressureTimeout(
+            f"the window of {self._window_bytes} bytes of producer {self.name!r} stayed full for {timeout} s",
+            remedy="Nothing of this call was sent; publish it again, or publish less",
+        )
+
+    def _stalled(self, call: Call, timeout: float) -> ParamstreamTimeout:
+        if not call.started or not (call.unsettled or call.positions):
+            return self._full(timeout)
+        accepted = self.directory.to_names(VersionVector(call.positions))
+        return ParamstreamTimeout(
+            f"producer {self.name!r} got no room for the next event of a call for {timeout} s",
+            remedy="A version counts for nothing before its commit; of other calls a part is accepted",
+            version=call.version,
+            accepted=accepted,
+        )
+
+    def _publish_in_turn(self, call: Call, drafts: Sequence[Draft], timeout: float) -> Receipt:
+        self.begin(call)
+        for draft in drafts:
+            self.add(call, draft, timeout)
+        return self.finish(call)
+
+    def _leftover(self, core: SessionCore) -> str:
+        """What has no answer, in words: sequences on the wire, sequences never sent, calls that still wait their turn."""
+        parts: list[str] = []
+        for (topic, number), partition in core.partitions.items():
+            name = f"{self.directory.name_of(topic) or topic}/{number}"
+            sent = [event.sequence for event in partition.flight.values() if event.sends]
+            unsent = [event.sequence for event in partition.flight.values() if not event.sends]
+            if sent:
+                parts.append(f"{name}: outcome unknown of sequences {_ranges(sent)}")
+            if unsent:
+                parts.append(f"{name}: never sent are sequences {_ranges(unsent)}")
+            if partition.awaiting:
+                parts.append(f"{name}: {len(partition.awaiting)} accepted and not durable")
+        if core.waiting_calls:
+            parts.append(f"{core.waiting_calls} calls still wait their turn")
+        return "; ".join(parts)
+
+
+def _left(deadline: float, what: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise ParamstreamTimeout(f"{what} was not done in time")
+    return left
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`1–5, 8` for 1, 2, 3, 4, 5, 8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
