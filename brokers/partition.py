@@ -213,7 +213,7 @@ class PartitionCore:
 
     def trimmed(self, start: int) -> None:
         """The log begins after `start` now: names, parts and versions that lie before it are forgotten."""
-        self.state.forget(start)
+        self.state.forget(start, self._joined)
 
     # --- where it stands ---
 

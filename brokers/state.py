@@ -6,6 +6,8 @@ decode plus `apply`, ends in the same state.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from ..consistency.epochs import REMEMBERED_EPOCHS, EpochEnds
@@ -84,13 +86,17 @@ class PartitionState(msgspec.Struct, array_like=True):
         if frame.head.producer:
             self._take(frame.head, frame.position)
 
-    def forget(self, start: int) -> None:
-        """The log now begins after `start`: drop what lies before. A name that a processor may ask for again is kept."""
+    def forget(self, start: int, joined: Collection[str] = ()) -> None:
+        """The log now begins after `start`: drop what lies before.
+
+        A name that a processor may ask for again is kept, and so are `joined` ones: a live session goes on from its last
+        event, however old that is.
+        """
         self.start = max(self.start, start)
         self.sessions = {
             name: session
             for name, session in self.sessions.items()
-            if session.position > self.start or session.source is not None
+            if session.position > self.start or session.source is not None or name in joined
         }
         self.dense.forget(self.start)
 

@@ -347,8 +347,18 @@ def test_names_are_forgotten_below_the_logs_start_but_not_those_with_a_source() 
     for name, source in (("plain", None), ("task/0", (900, 1)), ("late", None)):
         session = session_of(core, name)
         session.send(session.frame(*put(), source=source))
+        core.leave(name, 1)
     core.trimmed(position(core.epoch, 2))
     assert sorted(core.state.sessions) == ["late", "task/0"]
+
+
+def test_a_live_session_goes_on_from_its_last_event_however_old_that_is() -> None:
+    core = start()
+    session = session_of(core)
+    session.write(*put())
+    core.trimmed(core.sequenced)
+    assert acked(session.send(session.frame(*put(), sequence=1, previous=0))) == [(1, position(core.epoch, 1))]
+    assert session.write(*put()) == 2
 
 
 def test_the_settings_are_frozen() -> None:

@@ -1,0 +1,90 @@
+"""What of a log must stay."""
+
+from cores.partitions import Session, Weights, put, start
+from paramstream.brokers.partition import PartitionCore
+from paramstream.brokers.retention import LEASE_S, Lease, LogUse
+
+OPENED_NS = 10**12
+LATER_NS = OPENED_NS + int(LEASE_S * 1e9)
+ROOMY, HALF_FULL = LogUse(10, 100), LogUse(51, 100)
+
+
+def published(versions: int, retain: int = 2) -> PartitionCore:
+    core = start(role="weights", retain_versions=retain)
+    session = Session(core)
+    session.join()
+    for version in range(1, versions + 1):
+        Weights(session).publish(version, {"w": bytes([version]) * 8})
+    core.synced(core.sequenced)
+    return core
+
+
+def first(core: PartitionCore, version: int) -> int:
+    return core.state.dense.sealed[version - 1].first
+
+
+def test_the_newest_versions_are_kept_and_what_is_older_may_go() -> None:
+    core = published(5)
+    assert core.trim_floor([], ROOMY, LATER_NS) == first(core, 4)
+
+
+def test_fewer_versions_than_are_retained_all_stay() -> None:
+    core = published(1)
+    assert core.trim_floor([], ROOMY, LATER_NS) == first(core, 1)
+
+
+def test_nothing_goes_for_a_minute_after_an_epoch_opens_unless_the_log_is_over_half_full() -> None:
+    core = published(5)
+    assert core.trim_floor([], ROOMY, LATER_NS - 1) == 0
+    assert core.trim_floor([], HALF_FULL, LATER_NS - 1) == first(core, 4)
+
+
+def test_versions_above_the_durable_head_do_not_displace_durable_ones() -> None:
+    core = published(3)
+    session = Session(core, "other", 2)
+    session.join()
+    for version in (4, 5):
+        Weights(session).publish(version, {"w": bytes([version]) * 8})
+    assert core.trim_floor([], ROOMY, LATER_NS) == first(core, 2)
+    core.synced(core.sequenced)
+    assert core.trim_floor([], ROOMY, LATER_NS) == first(core, 4)
+
+
+def test_a_lease_holds_what_a_replica_needs_until_its_report_is_a_minute_old() -> None:
+    core = published(5)
+    needed = first(core, 2)
+    assert core.trim_floor([Lease("r", needed - 1, 1.0)], ROOMY, LATER_NS) == needed
+    assert core.trim_floor([Lease("r", needed - 1, LEASE_S)], ROOMY, LATER_NS) == first(core, 4)
+
+
+def test_a_need_of_every_version_gives_way_past_half_but_the_served_one_is_held() -> None:
+    core = published(5)
+    serves = core.state.dense.sealed[2].position
+    lease = Lease("r", first(core, 1) - 1, 1.0, serves)
+    assert core.trim_floor([lease], ROOMY, LATER_NS) == first(core, 1)
+    assert core.trim_floor([lease], HALF_FULL, LATER_NS) == first(core, 3)
+
+
+def test_what_is_still_being_published_stays() -> None:
+    core = start(role="weights", retain_versions=1)
+    session = Session(core)
+    session.join()
+    Weights(session).stage(9, {"w": bytes(8)})
+    staged = core.sequenced - 1
+    for version in (1, 2, 3):
+        Weights(session).publish(version, {"w": bytes([version]) * 8})
+    core.synced(core.sequenced)
+    assert core.trim_floor([], ROOMY, LATER_NS) == staged
+
+
+def test_rows_and_kv_keep_all() -> None:
+    core = start()
+    session = Session(core)
+    session.join()
+    session.write(*put())
+    assert core.trim_floor([], HALF_FULL, LATER_NS) == 0
+
+
+def test_the_registrys_base_holds_all_that_its_log_said() -> None:
+    core = start(role="meta", partition=(0, 0))
+    assert core.trim_floor([], ROOMY, LATER_NS) == core.sequenced
