@@ -3,4 +3,73 @@
 This file is the list of public names and nothing else.
 """
 
-__all__: list[str] = []
+from .brokers.broker import Broker, BrokerStatus
+from .client import Client, TopicInfo, VersionInfo, connect
+from .consistency.vector import VersionVector
+from .consumers.events import Event
+from .consumers.replica import Replica
+from .consumers.status import ReplicaStatus, Served
+from .consumers.subscriber import Subscription
+from .consumers.views import Weights
+from .errors import (
+    AccessDenied,
+    BackpressureTimeout,
+    BindFailed,
+    ConnectFailed,
+    CorruptLog,
+    EventLost,
+    Fenced,
+    InvalidEvent,
+    LogTruncated,
+    NotDurable,
+    OutcomeUnknown,
+    ParamstreamError,
+    ParamstreamTimeout,
+    SchemaMismatch,
+    StorageFull,
+    TopicExists,
+    UnknownTopic,
+    VersionConflict,
+    VersionNotHeld,
+)
+from .producers.publisher import Publisher
+from .producers.receipt import Receipt
+from .tiers.store import TieredStore
+
+__all__ = [
+    "AccessDenied",
+    "BackpressureTimeout",
+    "BindFailed",
+    "Broker",
+    "BrokerStatus",
+    "Client",
+    "ConnectFailed",
+    "CorruptLog",
+    "Event",
+    "EventLost",
+    "Fenced",
+    "InvalidEvent",
+    "LogTruncated",
+    "NotDurable",
+    "OutcomeUnknown",
+    "ParamstreamError",
+    "ParamstreamTimeout",
+    "Publisher",
+    "Receipt",
+    "Replica",
+    "ReplicaStatus",
+    "SchemaMismatch",
+    "Served",
+    "StorageFull",
+    "Subscription",
+    "TieredStore",
+    "TopicExists",
+    "TopicInfo",
+    "UnknownTopic",
+    "VersionConflict",
+    "VersionInfo",
+    "VersionNotHeld",
+    "VersionVector",
+    "Weights",
+    "connect",
+]

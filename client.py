@@ -1,0 +1,362 @@
+"""The client: what joins producers and consumers to a broker.
+
+    client = ps.connect("tcp://127.0.0.1:7777")
+    client.create_topic("model", exist_ok=True)
+    pub = client.publisher("model", producer="trainer-0")
+    pub.publish_weights(module, version=1)
+    rep = client.replica("model")
+    rep.wait_version(1)
+
+A client is thread-safe and synchronous; the futures of receipts can be awaited. It holds one link to the broker for all its
+publishers and requests; each replica and subscription has a link of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from .consistency.gate import Ordering
+from .consistency.position import show
+from .consistency.vector import VersionVector
+from .consumers.replica import Replica
+from .consumers.status import ReplicaStatus
+from .consumers.subscriber import Subscription
+from .errors import InvalidEvent, ParamstreamError
+from .events.arrays import DTYPES, ArrayKind
+from .events.kinds import Initializer, Table
+from .events.limits import check_name
+from .events.validate import check_table
+from .producers.publisher import Observable, Publisher
+from .producers.session import Session
+from .tiers.store import TieredStore
+from .transport.directory import Directory
+from .transport.link import Handler, Link
+from .transport.messages import (
+    FORMAT,
+    Ack,
+    AnyMessage,
+    CreateTable,
+    CreateTopic,
+    DeleteTopic,
+    Fetched,
+    Heartbeat,
+    Hello,
+    ListReplicas,
+    ListVersions,
+    Refused,
+    Report,
+    TopicRecord,
+    VersionRecord,
+    Welcome,
+)
+
+TIMEOUT_S = 30.0
+CONNECT_S = 5.0
+PERSISTENCE = ("none", "write_back", "write_through")
+MAX_PARTITIONS = 1024
+MAX_RETAINED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its settings."""
+
+    name: str
+    id: int
+    partitions: int
+    persistence: str
+    retain_versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A sealed version of a topic's weights."""
+
+    version: int
+    position: str
+    """Of its commit, `epoch:offset`."""
+    time: datetime
+    tensors: int
+    bytes: int
+    digest: str
+    restorable: bool
+
+
+def connect(endpoint: str | Sequence[str], timeout: float = CONNECT_S) -> Client:
+    """A client of the broker at `endpoint` (or at the first of several that answers). Blocks until it has answered.
+
+    Raises `ConnectFailed` that names the endpoint after `timeout` s.
+    """
+    return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout)
+
+
+class Client:
+    """One user's view of a broker; made by `connect`."""
+
+    def __init__(self, endpoints: Sequence[str], timeout: float = CONNECT_S) -> None:
+        if not endpoints:
+            raise InvalidEvent("no endpoint was given", remedy="Pass tcp://HOST:PORT or ipc://PATH")
+        self._endpoints = list(endpoints)
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+        self._handles: list[Replica | Subscription] = []
+        self._router = _SessionRouter(self._sessions)
+        self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
+        self._directory = Directory(self._link.request)
+        self._router.directory = self._directory
+        self._window_bytes = self._link.start(timeout).window_bytes
+
+    # --- topics and tables --------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        persistence: str = "write_back",
+        retain_versions: int = 8,
+        exist_ok: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> TopicInfo:
+        """A new topic of `partitions` state partitions and one for weights; returns once that is durable.
+
+        Raises `TopicExists` (with `exist_ok`: only where it exists with other settings), `InvalidEvent` for a bad setting.
+        """
+        check_name("topic", name)
+        if name.startswith("__"):
+            raise InvalidEvent(
+                f"the topic name {name!r} is reserved", topic=name, remedy="Do not begin it with two underscores"
+            )
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidEvent(f"{partitions} partitions; it must be 1 to {MAX_PARTITIONS}", topic=name)
+        if persistence not in PERSISTENCE:
+            raise InvalidEvent(f"the persistence {persistence!r} is none of {', '.join(PERSISTENCE)}", topic=name)
+        if not 1 <= retain_versions <= MAX_RETAINED:
+            raise InvalidEvent(f"retain_versions={retain_versions}; it must be 1 to {MAX_RETAINED}", topic=name)
+        call = CreateTopic(name, partitions, persistence, retain_versions, exist_ok)
+        record: TopicRecord = self._link.request(call, TopicRecord, timeout)
+        self._directory.learn(record)
+        return _topic_info(record)
+
+    def create_table(
+        self,
+        topic: str,
+        table: str,
+        dim: int,
+        dtype: str = "float32",
+        init: float = 0.0,
+        expire_after: float | None = None,
+        exist_ok: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
+        """A table of rows, int64 key → vector of `dim` values; returns when every state partition has it durably.
+
+        `expire_after` is in seconds. Raises `TopicExists` where the table exists (with `exist_ok`: with other settings).
+        """
+        check_name("table", table)
+        if dtype not in DTYPES:
+            raise InvalidEvent(
+                f"the dtype {dtype!r} is not supported", item=table, remedy=f"Use one of {', '.join(DTYPES)}"
+            )
+        expire_ns = None if expire_after is None else int(expire_after * 1e9)
+        definition = Table(
+            table, dim, dtype, init=Initializer("constant", {"value": float(init)}), expire_after_ns=expire_ns
+        )
+        check_table(definition)
+        record = self._directory.topic(topic)
+        self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
+        self._directory.learn_table(record.id, definition)
+
+    def topics(self, timeout: float = TIMEOUT_S) -> list[TopicInfo]:
+        """All topics, by name."""
+        return [
+            _topic_info(record) for record in sorted(self._directory.refresh(timeout), key=lambda record: record.name)
+        ]
+
+    def delete_topic(self, name: str, timeout: float = TIMEOUT_S) -> None:
+        """Forget the topic and free its log. Raises `UnknownTopic`."""
+        self._link.request(DeleteTopic(name), type(None), timeout)
+        self._directory.forget_names()
+
+    def versions(self, topic: str, timeout: float = TIMEOUT_S) -> list[VersionInfo]:
+        """The sealed versions that the topic's owner knows, oldest commit first."""
+        record = self._directory.topic(topic)
+        found: list[VersionRecord] = self._link.request(ListVersions(record.id), list[VersionRecord], timeout)
+        return [_version_info(version) for version in found]
+
+    def replicas(self, topic: str, timeout: float = TIMEOUT_S) -> list[ReplicaStatus]:
+        """What the replicas of the topic last reported of themselves, with the age of each report."""
+        record = self._directory.topic(topic)
+        reports: list[Report] = self._link.request(ListReplicas(record.id), list[Report], timeout)
+        return [ReplicaStatus.of_report(report, self._directory) for report in reports]
+
+    # --- publishing and following -----------------------------------------------------------------------------------------
+
+    def publisher(
+        self, topic: str, producer: str, observes: Observable | None = None, timeout: float = TIMEOUT_S
+    ) -> Publisher:
+        """A publisher to `topic` under the producer name, whose one session all publishers of this client share.
+
+        A second client that opens the name fences this one. With `observes=rep`, each publish depends on what `rep` serves.
+        Raises `UnknownTopic`, `InvalidEvent` for a bad name.
+        """
+        check_name("producer", producer)
+        record = self._directory.topic(topic)
+        with self._lock:
+            session = self._sessions.get(producer)
+            if session is None or session.closed or session.fenced is not None:
+                session = Session(producer, self._link, self._directory, self._window_bytes)
+                self._sessions[producer] = session
+                session.open(timeout)
+            elif not session.has_joined(record):
+                session.join(timeout)
+            return Publisher(session, record, self._directory, observes=observes)
+
+    def replica(
+        self,
+        topics: str | Sequence[str],
+        name: str | None = None,
+        ordering: str = "causal",
+        store: TieredStore | None = None,
+        start: str | VersionVector[str] = "latest",
+        keep_versions: int = 2,
+        partitions: Iterable[int] | None = None,
+        arrays: ArrayKind | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> Replica:
+        """A replica that follows one topic or several; returns when the start state, as of this call, is served.
+
+        `start` is "latest" (complete state at the head), "earliest" (every retained event) or a vector. `partitions` limits
+        the state partitions followed; weights are followed whole. See `Replica`.
+        """
+        replica = Replica(
+            [topics] if isinstance(topics, str) else list(topics),
+            directory=self._directory,
+            make_link=self._make_link,
+            name=name,
+            ordering=_ordering(ordering),
+            store=store,
+            start=start,
+            keep_versions=keep_versions,
+            partitions=None if partitions is None else list(partitions),
+            arrays=arrays,
+            timeout=timeout,
+        )
+        self._handles.append(replica)
+        return replica
+
+    def subscribe(
+        self, topic: str, ordering: str = "causal", start: str | VersionVector[str] = "head", timeout: float = TIMEOUT_S
+    ) -> Subscription:
+        """The raw events of a topic, in order, from `start` ("head", "earliest" or a vector) on: fixed when this returns."""
+        subscription = Subscription(
+            topic,
+            directory=self._directory,
+            make_link=self._make_link,
+            ordering=_ordering(ordering),
+            start=start,
+            timeout=timeout,
+        )
+        self._handles.append(subscription)
+        return subscription
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = TIMEOUT_S) -> None:
+        """Close replicas, subscriptions and sessions, then the link. What publishers have not had answered is named in the
+        error of the first session that has any; everything is closed all the same.
+        """
+        for handle in self._handles:
+            handle.close(timeout)
+        first: ParamstreamError | None = None
+        for session in list(self._sessions.values()):
+            try:
+                session.close(timeout)
+            except ParamstreamError as error:
+                first = first or error
+        self._link.close(timeout)
+        if first is not None:
+            raise first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
+        return Link(self._endpoints, handler, hello, name)
+
+
+class _SessionRouter:
+    """The client's link handler: hands each answer to the session it is for, by incarnation."""
+
+    directory: Directory
+
+    def __init__(self, sessions: dict[str, Session]) -> None:
+        self._sessions = sessions
+
+    def connected(self, welcome: Welcome) -> None:
+        if hasattr(self, "directory"):
+            self.directory.forget_names()
+        for session in self._opened():
+            session.connected(welcome)
+
+    def lost(self, error: ParamstreamError) -> None:
+        for session in list(self._sessions.values()):
+            session.lost(error)
+
+    def message(self, message: AnyMessage) -> None:
+        for session in self._opened():
+            match message:
+                case Ack() | Refused() if message.incarnation == session.incarnation:
+                    session.answered(message)
+                case Heartbeat():
+                    session.heartbeat(message)
+                case _:
+                    pass
+
+    def event(self, frame: memoryview) -> None:
+        """A client's own link follows nothing."""
+
+    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
+        """A client's own link fetches nothing."""
+
+    def drained(self) -> None:
+        """Sessions act on each answer."""
+
+    def tick(self, now: float) -> None:
+        for session in self._opened():
+            session.tick(now)
+
+    def _opened(self) -> list[Session]:
+        return [session for session in list(self._sessions.values()) if session.incarnation]
+
+
+def _ordering(ordering: str) -> Ordering:
+    try:
+        return Ordering(ordering)
+    except ValueError:
+        raise InvalidEvent(f"the ordering {ordering!r} is neither 'pram' nor 'causal'") from None
+
+
+def _topic_info(record: TopicRecord) -> TopicInfo:
+    return TopicInfo(record.name, record.id, record.partitions, record.persistence, record.retain_versions)
+
+
+def _version_info(record: VersionRecord) -> VersionInfo:
+    return VersionInfo(
+        version=record.version,
+        position=show(record.position),
+        time=datetime.fromtimestamp(record.time / 1e9, UTC),
+        tensors=record.tensors,
+        bytes=record.nbytes,
+        digest=record.digest.hex(),
+        restorable=record.restorable,
+    )
