@@ -1,8 +1,8 @@
 """One followed partition: which event comes next, and what waits for its turn.
 
 Contiguity is the next offset, or the epoch record that names where the epoch before ended. What has its place but waits for
-the gate stands in `queue`; what came ahead of a gap stands in `ahead`. Both count against one budget of bytes: what is over
-it is dropped from the far end and fetched again.
+the gate stands in `queue`; what came ahead of a gap stands in `ahead`. Each has a budget of bytes: what comes beyond it is let
+go, and fetched again when there is room.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class Followed:
     mode: Mode = Mode.APART
     queue: deque[Held] = field(default_factory=deque[Held])
     ahead: dict[int, Held] = field(default_factory=dict[int, Held])
-    held_bytes: int = 0
+    queue_bytes: int = 0
+    ahead_bytes: int = 0
+    let_go: bool = False
+    """Something was let go for want of room, and not asked for again yet."""
     follow: int = 0
     """Counts the times we asked to follow."""
     consumed_bytes: int = 0
@@ -92,13 +95,21 @@ class Followed:
     def __post_init__(self) -> None:
         self.start = self.received
 
-    def take(self, held: Held) -> None:
-        """Keep an event that is above `received`; one that we have already is let go."""
+    @property
+    def held_bytes(self) -> int:
+        return self.queue_bytes + self.ahead_bytes
+
+    def take(self, held: Held, budget_bytes: int) -> None:
+        """Keep an event that is above `received`, if there is room; one that we have already is let go."""
+        nbytes = held.frame.nbytes
         if held.position <= self.received or held.position in self.ahead:
             self.consume(held)
-            return
-        self.ahead[held.position] = held
-        self.held_bytes += held.frame.nbytes
+        elif self._has_room(held, budget_bytes):
+            self.ahead[held.position] = held
+            self.ahead_bytes += nbytes
+        else:
+            self.let_go = True
+            self.consume(held)
 
     def advance(self) -> int | None:
         """Move what follows without a gap from `ahead` into `queue`.
@@ -111,41 +122,35 @@ class Followed:
             if held is None:
                 break
             del self.ahead[held.position]
+            self.ahead_bytes -= held.frame.nbytes
             payload = held.frame.payload
             if isinstance(payload, Epoch) and payload.previous_end < self.received:
                 self._drop_above(payload.previous_end)
                 lost_above = payload.previous_end if lost_above is None else min(lost_above, payload.previous_end)
             self.queue.append(held)
+            self.queue_bytes += held.frame.nbytes
             self.received = held.position
         if lost_above is not None:
             for position in [position for position in self.ahead if position <= self.received]:
-                self.release(self.ahead.pop(position))
+                held = self.ahead.pop(position)
+                self.ahead_bytes -= held.frame.nbytes
+                self.consume(held)
         return lost_above
-
-    def trim(self, budget_bytes: int) -> None:
-        """Drop from the far end what is over the budget, never the only event."""
-        while self.held_bytes > budget_bytes and len(self.queue) + len(self.ahead) > 1:
-            if self.ahead:
-                self.release(self.ahead.pop(max(self.ahead)))
-            else:
-                self.release(self.queue.pop())
-                self.received = self.queue[-1].position
 
     def pop(self) -> Held:
         held = self.queue.popleft()
-        self.release(held)
+        self.queue_bytes -= held.frame.nbytes
+        self.consume(held)
         return held
 
     def clear(self, applied: int) -> None:
+        """Forget all that waits: the run ends at `applied` again."""
         for held in (*self.queue, *self.ahead.values()):
-            self.release(held)
+            self.consume(held)
         self.queue.clear()
         self.ahead.clear()
+        self.queue_bytes = self.ahead_bytes = 0
         self.received = applied
-
-    def release(self, held: Held) -> None:
-        self.held_bytes -= held.frame.nbytes
-        self.consume(held)
 
     def consume(self, held: Held) -> None:
         if held.follow == self.follow:
@@ -155,6 +160,12 @@ class Followed:
         """Above the end that the last epoch record names, and below that record."""
         record, end = self.last_epoch
         return end < position < record
+
+    def _has_room(self, held: Held, budget_bytes: int) -> bool:
+        """What comes next may not be refused for what is ahead of it: it is what that waits for."""
+        if held.position == self.received + 1 or offset_of(held.position) == 0:
+            return self.queue_bytes <= budget_bytes
+        return self.ahead_bytes + held.frame.nbytes <= budget_bytes
 
     def _next_epoch(self) -> Held | None:
         """The earliest epoch record in `ahead` that follows: it names an end at or below what we have."""
@@ -171,5 +182,7 @@ class Followed:
         while self.queue and self.queue[-1].position > end:
             if self.hold is not None and self.queue[-1].position == self.hold.until:
                 self.hold = None
-            self.release(self.queue.pop())
+            held = self.queue.pop()
+            self.queue_bytes -= held.frame.nbytes
+            self.consume(held)
         self.received = end

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull
+from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull, UnknownTopic
 from ..events.codec import encode_vector
 from ..transport.directory import Directory
 from ..transport.messages import (
@@ -90,6 +90,8 @@ class ReplicaSink:
         self._tell_swaps(step.partition[0])
 
     def told(self, effect: Durable | Refetched | Stopped) -> None:
+        if effect.partition[0] not in self._applier.topics:
+            return
         match effect:
             case Durable():
                 self._applier.settle(effect.partition, effect.position)
@@ -139,12 +141,35 @@ class ReplicaSink:
         error.partition = partition[1] if error.partition is None else error.partition
         with self.changed:
             self.last_error = f"{error.code}: {error}"
-            self.stopped = {**self.stopped, partition: error}
+            if isinstance(error, UnknownTopic):
+                # The name may stand for a new topic, or soon will: what is served stays, and is called stale.
+                self._applier.topics[partition[0]].stale = True
+            else:
+                self.stopped = {**self.stopped, partition: error}
             if isinstance(error, Fenced):
                 self.fenced = error
             self.changed.notify_all()
-        if error.code == "UnknownTopic" and name is not None:
+        if isinstance(error, UnknownTopic) and name is not None:
             self._gone.add(name)
+        elif isinstance(error, LogTruncated) and self._applier.topics[partition[0]].weight_partition == partition:
+            self._skip_to_latest(partition)
+
+    def _skip_to_latest(self, partition: PartitionId) -> None:
+        """The log no longer reaches back to where we are (we were away for long): go on with the newest version."""
+
+        def done(found: list[PartitionRecord] | None, error: ParamstreamError | None) -> None:
+            at = next((p for p in found or () if (p.topic, p.partition) == partition), None)
+            with self.changed:
+                if at is None or partition not in self.stopped or at.latest_start <= self._core.position(partition):
+                    return
+                topic = self._applier.topics[partition[0]]
+                topic.versions.staging.clear()
+                topic.stale = topic.served is not None
+                self._core.unfollow(partition)
+                self._core.follow(partition, at.latest_start)
+                self.stopped = {p: known for p, known in self.stopped.items() if p != partition}
+
+        self.link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], done)
 
     def _closed_vector(self) -> VersionVector[int]:
         with self.changed:
@@ -211,8 +236,13 @@ class ReplicaSink:
                 topic.stale = True
             elif record.id != topic.record.id:
                 self._describe(topic.record.id, record)
-            else:
+            elif record.name in self._gone:
                 self._gone.discard(record.name)
+                topic.stale = False
+                with self.changed:
+                    for partition in [p for p in self._core.partitions() if p[0] == record.id]:
+                        if partition not in self.stopped:
+                            self._core.resume(partition)
 
     def _describe(self, old: int, record: TopicRecord) -> None:
         def done(partitions: list[PartitionRecord] | None, error: ParamstreamError | None) -> None:

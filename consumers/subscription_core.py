@@ -106,6 +106,14 @@ class SubscriptionCore:
         state.clear(self._gate.position(partition))
         self._halt(state, error)
 
+    def resume(self, partition: PartitionId) -> None:
+        """A stopped partition is there again: go on from behind what was applied."""
+        state = self._followed[partition]
+        if state.mode is Mode.STOPPED:
+            state.mode = Mode.APART
+            if self._connected:
+                self._ask_to_follow(state)
+
     def hold(self, partition: PartitionId, after: int) -> None:
         """The shell lacks earlier events for the one offered: fetch those after `after` once more, then offer it again.
 
@@ -235,18 +243,18 @@ class SubscriptionCore:
             state.consumed_bytes += len(frame)
             self._fetch(state)
             return
-        state.take(held)
+        state.take(held, self._budget_bytes)
         self._integrate(state)
         if state.ahead:
             self._fetch(state)
 
     def fetched(self, answer: Fetched, frames: Sequence[memoryview]) -> None:
-        state = self._state((answer.topic, answer.partition))
+        state = self._followed.get((answer.topic, answer.partition))
         if state is None:
             return
         if state.hold is not None and answer.id == state.hold.fetch_id:
             self._refetched(state, state.hold, answer, frames)
-        elif answer.id == state.fetch_id:
+        elif answer.id == state.fetch_id and state.mode is not Mode.STOPPED:
             state.fetch_id = 0
             state.accepted = max(state.accepted, answer.accepted)
             if answer.error is not None:
@@ -259,10 +267,11 @@ class SubscriptionCore:
         self._now = now
         if not self._connected:
             return
-        for state in self._live_states():
-            overdue = now - state.sent_s > ANSWER_S
+        for state in self._followed.values():
             if state.hold is not None and now - state.hold.sent_s > ANSWER_S:
                 self._send_refetch(state, state.hold)
+        for state in self._live_states():
+            overdue = now - state.sent_s > ANSWER_S
             if state.fetch_id and overdue:
                 state.fetch_id = 0
             if state.fetch_id:
@@ -272,9 +281,9 @@ class SubscriptionCore:
             elif state.mode is Mode.BEHIND:
                 if state.received < state.accepted or state.ahead:
                     self._fetch(state)
-                else:
+                elif self._has_room(state):
                     self._ask_to_follow(state)
-            elif state.mode is Mode.LIVE and state.ahead:
+            elif state.mode is Mode.LIVE and (state.ahead or state.let_go):
                 self._fetch(state)
 
     # --- what is to be done -----------------------------------------------------------------------------------------------
@@ -315,6 +324,8 @@ class SubscriptionCore:
         if epoch_of(state.durable) == epoch_of(self._gate.position(partition)):
             self._tell_durable(state)
         self._wake(partition)
+        if not state.queue and (state.let_go or (state.mode is Mode.BEHIND and state.received < state.accepted)):
+            self._fetch(state)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -349,8 +360,6 @@ class SubscriptionCore:
             self._blocked.pop(state.partition, None)
             if self._gate.position(state.partition) > lost_above:
                 self._pending.append(Undo(state.partition, lost_above))
-        if state.held_bytes > self._budget_bytes:
-            state.trim(self._budget_bytes)
         if state.queue and state.partition not in self._blocked:
             self._ready[state.partition] = None
 
@@ -369,23 +378,24 @@ class SubscriptionCore:
                     state.suspect = state.received
                     self._fetch(state)
                 return
-            state.take(Held(frame, 0))
+            state.take(Held(frame, 0), self._budget_bytes)
         self._integrate(state)
         if not frames:
             # Accepted and not readable yet, or a head that was lost: the next tick asks again, or follows.
             if state.mode is Mode.BEHIND and not state.ahead:
                 state.accepted = state.received
             return
-        if state.received == before and state.ahead and state.held_bytes < self._budget_bytes:
+        last = read_prefix(frames[-1]).position
+        if state.received == before and last > before and not state.let_go:
             self._halt(state, CorruptLog("the log has a gap behind this position", position=before))
         elif state.ahead or (state.mode is Mode.BEHIND and state.received < state.accepted):
             self._fetch(state)
-        elif state.mode is Mode.BEHIND and not self._is_full(state):
+        elif state.mode is Mode.BEHIND and self._has_room(state):
             self._ask_to_follow(state)
 
-    def _is_full(self, state: Followed) -> bool:
-        """Too much waits for the gate to take more: the next tick looks again."""
-        return state.held_bytes > self._budget_bytes // 2
+    def _has_room(self, state: Followed) -> bool:
+        """Not too much waits for the gate to take more."""
+        return state.queue_bytes <= self._budget_bytes // 2
 
     def _refetched(self, state: Followed, hold: Hold, answer: Fetched, frames: Sequence[memoryview]) -> None:
         hold.fetch_id = 0
@@ -440,14 +450,14 @@ class SubscriptionCore:
         state.sent_s = self._now
         state.follow += 1
         state.consumed_bytes = state.credited_bytes = 0
-        credit = max(MAX_EVENT_BYTES, self._budget_bytes - state.held_bytes)
+        credit = max(MAX_EVENT_BYTES, self._budget_bytes - state.queue_bytes)
         self._pending.append(SendFollow(state.partition, state.received, credit))
 
     def _fetch(self, state: Followed) -> None:
         """Ask for what comes after `received`, unless a fetch is out, or what waits for the gate leaves no room."""
-        waiting = sum(held.frame.nbytes for held in state.queue) if state.ahead else state.held_bytes
-        if state.fetch_id or not self._connected or waiting > self._budget_bytes // 2:
+        if state.fetch_id or not self._connected or not self._has_room(state):
             return
+        state.let_go = False
         self._fetches += 1
         state.fetch_id = self._fetches
         state.sent_s = self._now

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from feeding.writer import Writer
-
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ParamstreamError
 from paramstream.events.codec import Buffer

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
-from feeding.fakes import FakeBroker
 
+from feeding.fakes import FakeBroker
 from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.replica import Replica
 from paramstream.errors import EventLost, VersionNotHeld
