@@ -1,0 +1,50 @@
+"""`paramstream broker`: a broker that stands until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..brokers.broker import Broker
+from .options import add_json, size
+from .output import print_json
+from .standing import StopSignal, favour_small_events
+
+NAME: str = "broker"
+HELP: str = "run a broker until SIGTERM or SIGINT"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bind",
+        metavar="ADDR",
+        default="tcp://127.0.0.1:7070",
+        help="where to listen (default %(default)s; port 0: any)",
+    )
+    parser.add_argument("--log", metavar="URL", default="memory:", help='"memory:" or "file:DIR" (default %(default)s)')
+    parser.add_argument(
+        "--log-limit",
+        metavar="SIZE",
+        type=size,
+        help="hard limit of all the log holds (default 4GiB in memory, 64GiB on disk)",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="allow an address beyond this machine, where anybody may then read and write",
+    )
+    add_json(parser, 'print {"listening": ADDR} on one line')
+
+
+def run(arguments: argparse.Namespace) -> int:
+    # Before anything starts: a signal that comes early stops the broker as well.
+    stop = StopSignal()
+    favour_small_events()
+    with Broker(
+        bind=arguments.bind, log=arguments.log, insecure=arguments.insecure, log_limit=arguments.log_limit
+    ) as broker:
+        if arguments.json:
+            print_json({"listening": broker.endpoint})
+        else:
+            print(f"listening on {broker.endpoint}", flush=True)
+        stop.wait()
+    return 0

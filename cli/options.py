@@ -1,0 +1,68 @@
+"""Options that several commands share, and the types of what they take."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..events.limits import MAX_VERSION
+from ..tiers.sizes import parse_size
+
+
+def add_connect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--connect", metavar="ADDR", required=True, help="a broker, such as tcp://127.0.0.1:7070")
+
+
+def add_topic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="T", required=True, help="the topic's name")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object on one line") -> None:
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_timeout(parser: argparse.ArgumentParser, default_s: float = 30.0) -> None:
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=default_s,
+        help=f"give up after so long (default {default_s:g})",
+    )
+
+
+def size(text: str) -> int:
+    """Bytes, from a text such as `4GiB`."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def version(text: str) -> int:
+    """A version: an int from 0 to 2**63 - 1."""
+    return _whole(text, 0, MAX_VERSION, "a version is a whole number from 0 to 2**63 - 1")
+
+
+def positive(text: str) -> int:
+    return _whole(text, 1, MAX_VERSION, "a whole number above 0 is needed")
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    # Written so that NaN fails too.
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, not {text!r}")
+    return value
+
+
+def _whole(text: str, least: int, most: int, problem: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{problem}, not {text!r}")
+    return value

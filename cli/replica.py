@@ -1,0 +1,63 @@
+"""`paramstream replica`: a replica that stands until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+
+from ..client import connect
+from ..consumers.replica import Replica
+from ..errors import ParamstreamTimeout
+from ..tiers.store import TieredStore
+from .options import add_connect, add_timeout, add_topic, size
+from .standing import StopSignal, favour_small_events
+
+NAME: str = "replica"
+HELP: str = "run a standing replica of a topic until SIGTERM or SIGINT"
+
+LOOK_S = 0.2
+"""How long a signal may wait for the replica to be looked at."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_connect(parser)
+    add_topic(parser)
+    parser.add_argument("--name", metavar="N", help="its name, which has one live owner (default: one of its own)")
+    parser.add_argument(
+        "--dram", metavar="SIZE", type=size, default="4GiB", help="budget of memory (default %(default)s)"
+    )
+    add_timeout(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    stop = StopSignal()
+    favour_small_events()
+    with (
+        TieredStore(dram=arguments.dram) as store,
+        connect(arguments.connect) as client,
+        client.replica(
+            arguments.topic, name=arguments.name, store=store, arrays="numpy", timeout=arguments.timeout
+        ) as replica,
+    ):
+        print(f"replica of {arguments.topic} serves {_served(replica)}", flush=True)
+        return _stand(replica, stop)
+
+
+def _stand(replica: Replica, stop: StopSignal) -> int:
+    """Until the signal. Raises the error of a replica that can no longer follow."""
+    on_terminal = sys.stderr.isatty()
+    while not stop.wait(0):
+        newer = (replica.status().version or 0) + 1
+        # A version that does not come is nothing wrong; a stopped partition or a newer replica of the name is raised.
+        with contextlib.suppress(ParamstreamTimeout):
+            replica.wait_version(newer, LOOK_S)
+        if on_terminal:
+            sys.stderr.write(f"\r\x1b[Kserves {_served(replica)}")
+            sys.stderr.flush()
+    return 0
+
+
+def _served(replica: Replica) -> str:
+    version = replica.status().version
+    return "no version yet" if version is None else f"version {version}"
