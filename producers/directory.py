@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import ParamstreamError
 from ..events.codec import Buffer
 from ..events.kinds import Table
-from ..transport.messages import Call, Message
+from ..transport.messages import Call, JoinedPartition, Message
 
 
 class Directory(Protocol):
@@ -21,6 +21,10 @@ class Directory(Protocol):
 
     def tables(self, topic: int) -> Mapping[str, Table]:
         """The tables of a topic by name, as newly as the client knows them."""
+        ...
+
+    def learn_tables(self, partitions: Iterable[JoinedPartition]) -> None:
+        """What a join has told of tables."""
         ...
 
     def to_names(self, vector: Mapping[PartitionId, int]) -> VersionVector[str]:

@@ -20,8 +20,6 @@ class PartitionState:
         self.id = partition
         self.epoch = 0
         """The epoch joined; every event names it."""
-        self.stale = False
-        """The owner is in another epoch: nothing is sent until the session has joined that one."""
         self.flight: dict[int, Event] = {}
         """Events without an answer by their sequence, in order."""
         self.last = 0
@@ -57,6 +55,12 @@ class PartitionState:
     def unanswered(self) -> Iterator[Event]:
         """Events on the wire that this connection still has to answer."""
         return (event for event in self.flight.values() if event.sends and not event.refused)
+
+    def is_durable(self, position: int) -> bool:
+        """By what is known now: the durable head has passed it, or its epoch is over."""
+        if epoch_of(position) < self.epoch:
+            return True
+        return epoch_of(position) == epoch_of(self.durable) and position <= self.durable
 
     def wait_for_durable(self, position: int, call: Call) -> None:
         if self.awaiting and position < self.awaiting[-1][0]:

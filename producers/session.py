@@ -25,9 +25,10 @@ from ..errors import (
 from ..transport.messages import Ack, Heartbeat, Join, Joined, OpenProducer, Refused, TopicRecord, Welcome
 from .calls import Call, Draft
 from .directory import Directory, Uplink
+from .effects import Effect, FencedOut, JoinAgain, Send, Settled
 from .partition_state import PartitionState
 from .receipt import Receipt
-from .session_core import Effect, FencedOut, JoinAgain, Send, SessionCore, Settled
+from .session_core import SessionCore
 
 JOIN_RETRY_S = 0.5
 
@@ -57,12 +58,16 @@ class Session:
         """When to ask for a join again, after one that failed."""
         self._listeners: deque[Callable[[], None]] = deque()
         self._closed = False
+        """No more calls are taken."""
+        self._over = False
+        """The session is not joined again: it is closed, and what had no answer is given up."""
         self._users = 0
 
     # --- life -------------------------------------------------------------------------------------------------------------
 
     def open(self, timeout: float) -> None:
         """Take the next incarnation and join it everywhere. Blocks; a lost connection is tried again until `timeout`."""
+        self._closed = True
         deadline = time.monotonic() + timeout
         while True:
             left = _left(deadline, f"opening producer {self.name!r}")
@@ -72,9 +77,11 @@ class Session:
                 answer: Joined = self._link.request(Join(self.name, incarnation), Joined, left)
             except (ConnectFailed, OutcomeUnknown):
                 continue
+            self.directory.learn_tables(answer.partitions)
             with self._doing():
                 if connection == self._connections:
                     self._core = SessionCore(self.name, incarnation, self._window_bytes)
+                    self._closed = False
                     self._run(self._core.joined(answer, fresh=True))
                     return
 
@@ -115,6 +122,7 @@ class Session:
             core, connection = self._usable(), self._connections
             join = Join(self.name, core.incarnation, core.unconfirmed())
         answer: Joined = self._link.request(join, Joined, timeout)
+        self.directory.learn_tables(answer.partitions)
         with self._doing():
             if connection == self._connections:
                 self._run(core.refresh(answer))
@@ -127,14 +135,14 @@ class Session:
         deadline = time.monotonic() + timeout
         with self.lock:
             core = self._usable()
-            mark = next(reversed(core.unfinished), 0)
-            while core.failure is None and next(iter(core.unfinished), mark + 1) <= mark:
+            mark = next(reversed(core.outcomes.unfinished), 0)
+            while core.outcomes.failure is None and next(iter(core.outcomes.unfinished), mark + 1) <= mark:
                 if not self._wait(deadline):
                     raise ParamstreamTimeout(
                         f"producer {self.name!r} was not flushed within {timeout} s: {self._leftover(core)}"
                     )
                 self._usable()
-            failure = core.take_failure()
+            failure = core.outcomes.take_failure()
         if failure is not None:
             raise failure
 
@@ -153,6 +161,7 @@ class Session:
             while core is not None and core.fenced is None and not core.answered:
                 if not self._wait(deadline):
                     break
+            self._over = True
             if core is None or core.fenced is not None or core.answered:
                 return
             error = OutcomeUnknown(
@@ -238,7 +247,7 @@ class Session:
 
     def observe(self, vector: VersionVector[int]) -> None:
         with self.lock:
-            self._usable().observe(vector)
+            self._usable().past.observe(vector)
 
     def partition(self, partition: PartitionId, timeout: float = 30.0) -> PartitionState:
         """What the session knows of a partition; one that is new to it is joined first. Raises `UnknownTopic`."""
@@ -278,7 +287,7 @@ class Session:
             self._connections += 1
             self._window_bytes = welcome.window_bytes
             core = self._core
-            if core is None or self._closed or core.fenced is not None:
+            if core is None or self._over or core.fenced is not None:
                 return
             core.window_bytes = welcome.window_bytes
         self._ask_to_join(fresh=True)
@@ -305,10 +314,13 @@ class Session:
         self.tick(time.monotonic())
 
     def tick(self, now: float) -> None:
-        """Ask again for a join that failed. `now`: time.monotonic()."""
+        """Do again what could not be done: a join that failed, sends that found no room. `now`: time.monotonic()."""
+        if self._core is not None and self._core.congested:
+            with self._doing():
+                self._run(self._core.retry())
         if self._join_at is not None and now >= self._join_at:
             self._join_at = None
-            if self._core is not None and not self._closed and self._core.fenced is None:
+            if self._core is not None and not self._over and self._core.fenced is None:
                 self._ask_to_join(fresh=not self._core.is_joined)
 
     # --- inside ---------------------------------------------------------------------------------------------------------------
@@ -327,21 +339,22 @@ class Session:
 
     def _run(self, effects: Iterable[Effect]) -> None:
         core = self._live
-        changed = False
+        full = False
         for effect in effects:
             match effect:
                 case Send(event, frame):
-                    if not self._link.send(frame):
-                        self._run(core.unsent(event))
+                    # Behind one that could not be sent nothing is tried: the order within a partition would be broken.
+                    full = full or not self._link.send(frame)
+                    if full:
+                        core.unsent(event)
                 case Settled(call):
-                    changed = True
                     if call.listener is not None:
                         self._listeners.append(call.listener)
                 case JoinAgain():
                     self._join_at = 0.0
                 case FencedOut():
-                    changed = True
-        if self._waiting and (changed or effects):
+                    self._join_at = None
+        if self._waiting:
             self._changed.notify_all()
 
     def _ask_to_join(self, *, fresh: bool) -> None:
@@ -355,6 +368,7 @@ class Session:
                 if connection != self._connections:
                     return
                 if answer is not None:
+                    self.directory.learn_tables(answer.partitions)
                     self._run(core.joined(answer, fresh=fresh))
                 elif isinstance(error, Fenced):
                     self._run(core.fence(error))
@@ -371,7 +385,8 @@ class Session:
     def _usable(self) -> SessionCore:
         core = self._live
         if core.fenced is not None:
-            raise core.fenced
+            # A new object for each caller: threads would share one's traceback.
+            raise Fenced(core.fenced.problem, remedy=core.fenced.remedy)
         if self._closed:
             raise ParamstreamError(f"producer {self.name!r} is closed", remedy="Open a new publisher")
         return core
