@@ -340,8 +340,8 @@ class PartitionCore:
         """The effect now, or kept until the log has `at` for good (`write_through`)."""
         if not self._through or at <= self._durable:
             return [effect]
-        # A repeat may ask for a position below the last one that waits: the queue stays in order.
-        self._waiting.append((max(at, self._waiting[-1][0]) if self._waiting else at, effect))
+        # The answer to a repeat may wait behind later positions than its own, and then goes out with those.
+        self._waiting.append((at, effect))
         return []
 
     def _check_session(self, frame: EventFrame, session: SessionState | None, last: int) -> Refused | None:

@@ -68,7 +68,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     def apply(self, frame: EventFrame, registry: bool = False) -> None:
         """Take in a stamped record that counts. `registry`: puts and deletes are entries to keep (`__meta`)."""
         payload = frame.payload
-        self.position, self.time = frame.position, max(self.time, frame.time)
+        self.position, self.time = frame.position, frame.time
         match payload:
             case Epoch():
                 self._open_epoch(frame.position, payload)

@@ -89,6 +89,12 @@ def test_a_chunk_of_another_version_does_not_count() -> None:
     assert isinstance(error_of(session.send(session.frame(commit))), EventLost)
 
 
+def test_a_part_of_another_version_does_not_count() -> None:
+    weights = weights_over()
+    specs, ref = weights.stage(1, {"w": W})
+    assert isinstance(weights.session.refusal(weights.commit(2, [ref], specs)), EventLost)
+
+
 def test_chunks_lost_with_their_epoch_are_missed_by_the_commit_in_the_next() -> None:
     log = Log()
     core = start(log, role="weights")
@@ -184,6 +190,28 @@ def test_chunks_are_kept_as_runs() -> None:
         weights.session.write(Chunk(1, (Segment("w", 0, 4),)), [B])
     (run,) = weights.session.core.state.dense.staged
     assert (run.sequence, run.count, run.end_position) == (1, 1000, weights.session.core.sequenced)
+
+
+def test_runs_of_producers_that_take_turns_keep_each_chunks_own_position() -> None:
+    core = start(role="weights")
+    one, two = weights_over(core, "rank-0", 1), weights_over(core, "rank-1", 2)
+    for weights in (one, two, one):
+        weights.session.write(Chunk(1, (Segment("w", 0, 16),)), [W])
+    tensor = replace(spec("w", W, 2), first_chunk=2)
+    part = one.session.write(Part(1, (tensor,)))
+    commit = one.commit(1, [PartRef("rank-0", 1, part)], [tensor])
+    assert acked(one.session.send(one.session.frame(commit)))
+    assert core.state.dense.sealed[0].chunks == ((position(core.epoch, 3), position(core.epoch, 3)),)
+
+
+def test_a_tie_that_the_schema_does_not_have_is_a_mismatch() -> None:
+    weights = weights_over()
+    weights.publish(1, {"w": W, "v": W})
+    error = error_of(weights.publish(2, {"w": W}, ties={"v": "w"}))
+    assert isinstance(error, SchemaMismatch) and "tied to 'w'" in error.problem
+    assert acked(weights.publish(2, {"w": W}, ties={"v": "w"}, schema="replace"))
+    # Whichever of the two the others are tied to, it is the same tie.
+    assert acked(weights.publish(3, {"v": W}, ties={"w": "v"}))
 
 
 def test_a_placeholder_of_shape_zero_is_refused_with_both_shapes_A10() -> None:

@@ -144,6 +144,24 @@ def test_an_older_incarnation_is_fenced_when_a_newer_one_joins() -> None:
         older.join()
 
 
+def test_an_older_incarnation_is_fenced_whatever_epoch_it_names() -> None:
+    core = start()
+    older = session_of(core)
+    session_of(core, incarnation=2)
+    older.epoch -= 1
+    assert isinstance(older.refusal(*put()), Fenced)
+
+
+def test_a_join_holds_for_one_epoch_only() -> None:
+    core = start()
+    session = session_of(core)
+    core.state.position = position(core.epoch, MAX_OFFSET)
+    core.write(Note(), (), 10**12)
+    assert not core.has_joined("trainer-0", 1)
+    session.epoch = core.epoch
+    assert isinstance(session.refusal(*put()), Fenced)
+
+
 def test_an_older_incarnation_stays_fenced_after_a_restart() -> None:
     log = Log()
     core = start(log)
@@ -188,6 +206,7 @@ def test_the_source_of_an_output_is_answered_to_later_incarnations() -> None:
     core = start()
     session = session_of(core)
     session.send(session.frame(*put(), source=(900, 3)))
+    session.write(*put())
     newer = Session(core, incarnation=2)
     joined = newer.join()
     assert joined.last is not None and joined.last.source == (900, 3)
