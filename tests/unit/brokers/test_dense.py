@@ -204,6 +204,18 @@ def test_runs_of_producers_that_take_turns_keep_each_chunks_own_position() -> No
     assert core.state.dense.sealed[0].chunks == ((position(core.epoch, 3), position(core.epoch, 3)),)
 
 
+def test_a_run_ends_where_an_event_of_another_kind_stands_between() -> None:
+    core = start(role="weights")
+    one, two = weights_over(core, "rank-0", 1), weights_over(core, "rank-1", 2)
+    one.session.write(Chunk(1, (Segment("w", 0, 8),)), [W[:8]])
+    two.session.write(Part(1, (spec("b", b"", 0),)))
+    one.session.write(Chunk(1, (Segment("w", 8, 8),)), [W[8:]])
+    assert [(run.position, run.count) for run in core.state.dense.staged] == [
+        (position(core.epoch, 1), 1),
+        (position(core.epoch, 3), 1),
+    ]
+
+
 def test_a_tie_that_the_schema_does_not_have_is_a_mismatch() -> None:
     weights = weights_over()
     weights.publish(1, {"w": W, "v": W})
