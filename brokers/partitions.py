@@ -134,7 +134,7 @@ class Partitions:
             if isinstance(effect, Append):
                 owned.append(effect)
         durable.sync()
-        core.synced(core.accepted)
+        core.synced(core.sequenced)
         core.trimmed(log.start)
         self.owned[partition] = owned
         self.logs[partition] = log
