@@ -25,6 +25,10 @@ class Disk:
     def open(self, path: Path, *, write: bool = False) -> int:
         return os.open(path, os.O_RDWR if write else os.O_RDONLY)
 
+    def open_or_create(self, path: Path) -> int:
+        """For a file of which only the lock matters, and that is never synced."""
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
     def close(self, handle: int) -> None:
         os.close(handle)
 
@@ -151,44 +155,44 @@ class FolderLock:
 
     NAME = "lock"
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, disk: Disk, handle: int) -> None:
+        self._disk = disk
         self._handle = handle
 
     @classmethod
-    def exclusive(cls, folder: Path) -> FolderLock:
+    def exclusive(cls, disk: Disk, folder: Path) -> FolderLock:
         """Raises `BindFailed` that names who holds it."""
-        path = folder / cls.NAME
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = disk.open_or_create(folder / cls.NAME)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(handle)
-            os.close(handle)
+            disk.close(handle)
             raise BindFailed(
                 f"the log in {folder} is held by {holder}",
                 remedy="Stop that process, or use another folder",
             ) from error
         except BaseException:
-            os.close(handle)
+            disk.close(handle)
             raise
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        return cls(handle)
+        return cls(disk, handle)
 
     @classmethod
-    def shared(cls, folder: Path) -> FolderLock | None:
+    def shared(cls, disk: Disk, folder: Path) -> FolderLock | None:
         """None where an owner lives. Raises `FileNotFoundError` where the folder holds no log."""
-        handle = os.open(folder / cls.NAME, os.O_RDONLY)
+        handle = disk.open(folder / cls.NAME)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(handle)
+            disk.close(handle)
             return None
-        return cls(handle)
+        return cls(disk, handle)
 
     def close(self) -> None:
         if self._handle >= 0:
-            os.close(self._handle)
+            self._disk.close(self._handle)
             self._handle = -1
 
 

@@ -46,7 +46,7 @@ class LocalLog:
         self._closed = False
         try:
             self._disk.make_folder(self._folder)
-            self._lock = FolderLock.exclusive(self._folder)
+            self._lock = FolderLock.exclusive(self._disk, self._folder)
         except OSError as error:
             raise BindFailed(f"cannot use {self._folder} as a log: {error.strerror}") from error
         try:

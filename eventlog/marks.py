@@ -69,10 +69,10 @@ class End(NamedTuple):
     offset: int
     """What lies before it in that segment, and all segments before, is synced."""
     position: int
-    failures: int
-    """The folder's count of failed writes at that time."""
     boot: int
     """A checksum of the machine's boot at that time."""
+    doubtful: int = 0
+    """1 where a write or sync has failed since: what lies behind the end may be shown and never have been stored."""
 
 
 class EndFile:

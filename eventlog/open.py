@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InvalidEvent
+from ..tiers.sizes import parse_size
 from .local import DEFAULT_LIMIT as LOCAL_LIMIT
 from .local import LocalLog
 from .log import EventLog
@@ -14,22 +15,31 @@ from .memory import MemoryLog
 _FORMS = 'A log is "memory:" or "file:DIR"'
 
 
-def open_log(url: str, limit: int | None = None) -> EventLog:
-    """The log at `url`, "memory:" or "file:DIR", holding at most `limit` bytes (None: the default of its kind).
+def open_log(url: str, limit: int | str | None = None) -> EventLog:
+    """The log at `url`, "memory:" or "file:DIR", holding at most `limit`: bytes, or a text such as "4GiB" (None: the default of its kind).
 
     Raises `InvalidEvent` where the URL or the limit cannot be used, `BindFailed` where the folder is held or cannot be made,
     `CorruptLog` where it holds something else.
     """
-    if limit is not None and limit <= 0:
-        raise InvalidEvent(f"a log's limit is a number of bytes above 0, not {limit}", item=url)
+    nbytes = None if limit is None else _limit_of(limit)
     kind, colon, place = url.partition(":")
     if kind == "memory" and colon and not place:
-        return MemoryLog(MEMORY_LIMIT if limit is None else limit)
+        return MemoryLog(MEMORY_LIMIT if nbytes is None else nbytes)
     if kind == "file" and place:
-        return LocalLog(folder_of(url), LOCAL_LIMIT if limit is None else limit)
+        return LocalLog(folder_of(url), LOCAL_LIMIT if nbytes is None else nbytes)
     if kind == "kafka":
         raise InvalidEvent(f"this release cannot keep its log in Kafka yet: {url!r}", item=url, remedy=_FORMS)
     raise InvalidEvent(f"not the URL of a log: {url!r}", item=url, remedy=_FORMS)
+
+
+def _limit_of(limit: int | str) -> int:
+    try:
+        nbytes = parse_size(limit)
+    except ValueError as error:
+        raise InvalidEvent(f"the limit of a log: {error}", item="log_limit") from error
+    if not nbytes:
+        raise InvalidEvent("the limit of a log must be above 0 bytes", item="log_limit")
+    return nbytes
 
 
 def folder_of(url: str) -> Path:

@@ -56,7 +56,7 @@ class LocalPartition:
         self._segments = list[Segment]()
         self._lookup = Lookup(disk)
         self._index: Index | None = None
-        """Of the newest segment."""
+        """Of the newest segment; None where that is closed."""
         self._generation = 0
         """Grows when files change other than by growing: a reader that met one reads again."""
         self._handle = -1
@@ -134,13 +134,10 @@ class LocalPartition:
         assert self._end_file is not None
         end = None if is_new else self._end_file.read()
         self._last_number = end.number if end is not None else 0
-        recovery = Recovery(
-            self._disk, self._folder, self._partition, end, failures=self._failures.count, boot=self._boot
-        )
-        return recovery.run()
+        return Recovery(self._disk, self._folder, self._partition, end, self._boot).run()
 
     def _make_end_file(self) -> None:
-        EndFile.make(self._disk, self._folder, End(0, 0, 0, self._failures.count, self._boot))
+        EndFile.make(self._disk, self._folder, End(0, 0, 0, self._boot))
         self._end_file = EndFile(self._disk, self._folder, write=True)
 
     # Writing.
@@ -150,11 +147,15 @@ class LocalPartition:
         prefix = read_prefix(view)
         if prefix.nbytes != len(view):
             raise CorruptLog(f"a frame says {prefix.nbytes} bytes and has {len(view)}", position=prefix.position)
-        failure: OSError | None = None
         if prefix.kind is Kind.BASE or not self._segments:
             with self._sync_lock, self._lock:
-                self._append_opening(prefix, view)
+                self._check()
+                try:
+                    self._place(prefix, view, new_file=not self._segments)
+                except OSError as error:
+                    self._move_on(error, view)
             return
+        failure: OSError | None = None
         with self._lock:
             self._check()
             try:
@@ -166,18 +167,14 @@ class LocalPartition:
                 self._check()
                 self._move_on(failure, view)
 
-    def _append_opening(self, prefix: Prefix, view: memoryview) -> None:
-        """Append what may open a segment. Both locks are held."""
-        self._check()
+    def _place(self, prefix: Prefix, view: memoryview, *, new_file: bool = False) -> None:
+        """Write a frame where it belongs: a base that counts begins a new file. Both locks are held."""
         ahead = Counting(self._counting.point)
-        opens = prefix.kind is Kind.BASE and ahead.takes(prefix, view)
-        try:
-            if opens or not self._segments:
-                self._finish_segment()
-                self._open_segment(ahead.point if opens else self._counting.point, begins_with_base=opens)
-            self._write(prefix, view)
-        except OSError as error:
-            self._move_on(error, view)
+        is_base = prefix.kind is Kind.BASE and ahead.takes(prefix, view)
+        if is_base or new_file:
+            self._finish_segment()
+            self._open_segment(ahead.point if is_base else self._counting.point, begins_with_base=is_base)
+        self._write(prefix, view)
 
     def _write(self, prefix: Prefix, view: memoryview) -> None:
         """Write at the end of the newest segment. What fails leaves no field changed."""
@@ -228,7 +225,8 @@ class LocalPartition:
             if self._unsynced:
                 self._disk.sync(self._handle)
                 self._take_synced(newest.end, self._counting.point)
-            self._lookup.keep(newest, self._newest_index())
+            if self._index is not None:
+                self._lookup.keep(newest, self._index)
 
     def _check(self) -> None:
         assert self._recovered, "recover a partition before the first append"
@@ -260,11 +258,11 @@ class LocalPartition:
         self._synced_end, self._synced = end, point
         self._record_end()
 
-    def _record_end(self) -> None:
+    def _record_end(self, doubtful: int = 0) -> None:
         """Before anybody is told: a reading command in another process goes by it."""
         assert self._end_file is not None
         number, offset = (self._segments[-1].number, self._synced_end) if self._segments else (self._last_number, 0)
-        end = End(number, offset, self._synced.reached, self._failures.count, self._boot)
+        end = End(number, offset, self._synced.reached, self._boot, doubtful)
         try:
             self._end_file.record(end)
         except ParamstreamError as error:
@@ -274,10 +272,12 @@ class LocalPartition:
     def _move_on(self, failure: OSError, frame: memoryview | None) -> None:
         """A write or sync failed: only what an earlier sync covers still counts in the newest file. Both locks are held.
 
-        The count of failures is raised first; then the file ends at its last sync, and the rest, with `frame` behind it, goes
+        That is marked first, and the count of failures raised; then the file ends at its last sync, and the rest, with `frame` behind it, goes
         to a new one that is synced at once. Where that fails too the partition is broken for good.
         """
         try:
+            if self._end_file is not None:
+                self._record_end(doubtful=1)
             self._failures.raise_by_one()
             if not self._segments:
                 raise storage_error("write to", self._folder, failure) from failure
@@ -285,33 +285,35 @@ class LocalPartition:
                 self._rewrite(frame)
             except OSError as error:
                 self._failures.raise_by_one()
-                raise storage_error("write to", self._segments[-1].path, error) from error
+                raise storage_error("write to", self._folder, error) from error
         except ParamstreamError as error:
             self._broken = error
             raise
 
     def _rewrite(self, frame: memoryview | None) -> None:
-        newest = self._segments[-1]
         rest = [view for _, view in self._unsynced]
-        self._disk.truncate(self._handle, self._synced_end)
-        self._generation += 1
-        self._newest_index().cut(self._synced_end)
-        self._count(self._synced_end - newest.end)
-        newest.end = self._synced_end
-        self._unsynced.clear()
-        self._counting = Counting(self._synced)
         if frame is not None:
             rest.append(frame)
-        self._lookup.keep(newest, self._newest_index())
-        opens = bool(rest) and read_prefix(rest[0]).kind is Kind.BASE and self._would_count(rest[0])
-        self._open_segment(self._counting.point, begins_with_base=opens)
-        for view in rest:
-            self._write(read_prefix(view), view)
+        self._end_at_last_sync(self._segments[-1])
+        self._unsynced.clear()
+        self._counting = Counting(self._synced)
+        for number, view in enumerate(rest):
+            self._place(read_prefix(view), view, new_file=number == 0)
         self._disk.sync(self._handle)
         self._take_synced(self._segments[-1].end, self._counting.point)
 
-    def _would_count(self, view: memoryview) -> bool:
-        return Counting(self._counting.point).takes(read_prefix(view), view)
+    def _end_at_last_sync(self, newest: Segment) -> None:
+        self._generation += 1
+        self._count(self._synced_end - newest.end)
+        if self._synced_end == HEADER_NBYTES:
+            # No sync covers even its header: nothing may continue it.
+            self._segments.pop()
+            self._index = None
+            self._disk.unlink(newest.path)
+            return
+        self._disk.truncate(self._handle, self._synced_end)
+        newest.end = self._synced_end
+        self._newest_index().cut(newest.end)
 
     # Reading.
 
@@ -328,7 +330,7 @@ class LocalPartition:
                     return Batch([], after)
                 at = bisect_right(self._segments, after, key=lambda segment: segment.start) - 1
                 segments = self._segments[at:]
-                first = self._newest_index().find(after) if len(segments) == 1 else None
+                first = self._index.find(after) if len(segments) == 1 and self._index is not None else None
                 generation = self._generation
             try:
                 return self._lookup.read(segments, first, after, max_bytes)
@@ -346,7 +348,7 @@ class LocalPartition:
     def cut(self, before: int) -> int:
         with self._lock:
             segments = list(self._segments)
-            synced = End(segments[-1].number, self._synced_end, 0, 0, 0) if segments else None
+            synced = End(segments[-1].number, self._synced_end, 0, 0) if segments else None
         bases = [
             at for at, segment in enumerate(segments) if segment.start < before and segment.header.begins_with_base
         ]

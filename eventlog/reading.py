@@ -56,7 +56,7 @@ class FolderReader:
         self._disk = Disk() if disk is None else disk
         check_meta(self._folder)
         try:
-            self._lock = FolderLock.shared(self._folder)
+            self._lock = FolderLock.shared(self._disk, self._folder)
         except OSError as error:
             raise BindFailed(f"cannot read the log in {self._folder}: {error.strerror}") from error
         self._files = ExitStack()

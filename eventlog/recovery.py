@@ -40,15 +40,13 @@ class Tail:
 class Recovery:
     """One recovery of one partition. `run` may remove files and shorten the newest one; it syncs what is left."""
 
-    def __init__(
-        self, disk: Disk, folder: Path, partition: PartitionId, end: End | None, *, failures: int, boot: int
-    ) -> None:
+    def __init__(self, disk: Disk, folder: Path, partition: PartitionId, end: End | None, boot: int) -> None:
         self._disk = disk
         self._folder = folder
         self._partition = partition
         self._end = end
-        self._unsynced_is_lost = end is not None and end.boot == boot and end.failures != failures
-        """In this boot a write or sync failed since the end was recorded: the system may show what the disk never got."""
+        self._unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
+        """In this boot a write or sync failed and was not made good: the system may show what the disk never got."""
         self._power_may_have_failed = end is not None and end.boot != boot
         self._cut: list[str] = []
 

@@ -1,0 +1,226 @@
+"""Writes and syncs that fail while the owner lives."""
+
+import errno
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from paramstream.consistency.position import START, position
+from paramstream.errors import CorruptLog, LogTruncated, StorageFull
+from paramstream.eventlog.local import LocalLog, partition_folder
+from paramstream.eventlog.partition import LocalPartition
+from paramstream.events.codec import read_prefix
+from records.disk import FaultyDisk
+from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
+
+LIMIT = 1 << 20
+
+
+class Broker:
+    """A log on a disk that fails when it is told to, with one open tenure whose first records are synced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.disk = FaultyDisk(folder)
+        self.owner = Owner()
+        self.log, self.partition = self.open()
+        append_all(self.partition, [*self.owner.opening(), self.owner.put()])
+        self.partition.sync()
+
+    def open(self, boot: str = "1") -> tuple[LocalLog, LocalPartition]:
+        log = LocalLog(self.folder, LIMIT, boot=boot, disk=self.disk)
+        partition = log.open(PARTITION)
+        self.recovered = partition.recover()
+        return log, partition
+
+    def restart(self, boot: str = "1") -> list[tuple[int, bytes]]:
+        """After a kill: what the next owner finds."""
+        self.disk.kill()
+        self.log, self.partition = self.open(boot)
+        return read_all(self.partition)
+
+    def segments(self) -> list[Path]:
+        return sorted(partition_folder(self.folder, PARTITION).glob("*.segment"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+def test_after_a_failed_sync_the_file_ends_at_the_last_one_and_the_rest_goes_to_a_new_one(broker: Broker) -> None:
+    before = broker.segments()
+    synced_nbytes = before[-1].stat().st_size
+    append_all(broker.partition, [broker.owner.put(), broker.owner.put()])
+    broker.disk.fail("sync")
+    assert broker.partition.sync() == broker.owner.at
+    assert broker.log.failed_writes == 1
+    assert before[-1].stat().st_size == synced_nbytes
+    assert len(broker.segments()) == len(before) + 1
+    assert read_all(broker.partition) == broker.owner.events
+    append_all(broker.partition, [broker.owner.put()])
+    assert broker.partition.sync() == broker.owner.at
+    assert broker.restart() == broker.owner.events
+    assert broker.log.failed_writes == 1, "the count is kept"
+    assert as_pairs(broker.recovered.records) == broker.owner.events[1:]
+
+
+@pytest.mark.parametrize("partly", [0, 1, 63, 64, 100])
+def test_a_failed_write_is_repeated_in_a_new_file(broker: Broker, partly: int) -> None:
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("write", partly=partly)
+    append_all(broker.partition, [broker.owner.put(), broker.owner.put()])
+    assert broker.log.failed_writes == 1
+    assert read_all(broker.partition) == broker.owner.events
+    assert broker.partition.nbytes == sum(path.stat().st_size - 64 for path in broker.segments())
+    assert broker.restart() == broker.owner.events
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "sync_folder"])
+def test_a_base_whose_file_cannot_be_made_is_repeated_in_another(broker: Broker, operation: str) -> None:
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail(operation, name="-0" if operation == "sync_folder" else ".segment")
+    append_all(broker.partition, [broker.owner.base(b"new"), broker.owner.put()])
+    assert broker.log.failed_writes == 1
+    assert read_all(broker.partition) == broker.owner.events
+    assert broker.restart() == broker.owner.events
+    assert broker.recovered.base is not None and bytes(broker.recovered.base.bulk) == b"new"
+
+
+def test_a_full_disk_is_told_as_such_and_stops_the_partition_with_all_that_was_synced(broker: Broker) -> None:
+    synced = list(broker.owner.events)
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("write", errno.ENOSPC, times=3)
+    for _ in range(2):
+        with pytest.raises(StorageFull, match="No space left"):
+            broker.partition.append(broker.owner.put())
+    with pytest.raises(StorageFull):
+        broker.partition.sync()
+    found = broker.restart()
+    assert found[: len(synced)] == synced
+    assert found == broker.owner.events[: len(found)]
+    assert broker.partition.sync() == found[-1][0]
+
+
+def test_a_disk_that_fails_twice_stops_the_partition(broker: Broker) -> None:
+    synced = list(broker.owner.events)
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("sync", times=2)
+    with pytest.raises(CorruptLog, match="Input/output error"):
+        broker.partition.sync()
+    with pytest.raises(CorruptLog):
+        broker.partition.append(broker.owner.put())
+    assert broker.log.failed_writes == 2
+    assert broker.restart() == synced, "what no successful sync covers does not count in this boot"
+    assert "no successful sync" in broker.recovered.cut
+
+
+def test_nothing_is_cut_where_the_failure_cannot_be_counted_first(broker: Broker) -> None:
+    append_all(broker.partition, [broker.owner.put()])
+    sizes = [path.stat().st_size for path in broker.segments()]
+    broker.disk.fail("sync")
+    broker.disk.fail("sync", name="failures")
+    with pytest.raises(CorruptLog, match="failures"):
+        broker.partition.sync()
+    with pytest.raises(CorruptLog, match="failures"):
+        broker.partition.append(broker.owner.put())
+    assert [path.stat().st_size for path in broker.segments()] == sizes
+
+
+def test_a_failure_that_a_kill_followed_at_once_leaves_only_what_was_synced(broker: Broker) -> None:
+    synced = list(broker.owner.events)
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("sync")
+    broker.disk.fail("truncate")
+    with pytest.raises(CorruptLog):
+        broker.partition.sync()
+    assert broker.restart() == synced
+
+
+def test_a_failed_write_of_one_partition_costs_another_nothing(broker: Broker) -> None:
+    other, owner = broker.log.open((5, 1)), Owner((5, 1))
+    other.recover()
+    append_all(other, owner.opening())
+    other.sync()
+    append_all(other, [owner.put()])
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("sync")
+    broker.partition.sync()
+    broker.restart()
+    other = broker.log.open((5, 1))
+    other.recover()
+    assert read_all(other) == owner.events
+
+
+def test_one_sync_serves_all_that_was_appended_before_it(broker: Broker) -> None:
+    append_all(broker.partition, [broker.owner.put() for _ in range(50)])
+    before = broker.disk.syncs
+    broker.partition.sync()
+    broker.partition.sync()
+    assert broker.disk.syncs == before + 1
+
+
+def test_what_was_not_synced_is_gone_after_a_power_failure_and_no_more(broker: Broker) -> None:
+    synced = list(broker.owner.events)
+    append_all(broker.partition, [broker.owner.put(bytes(5000)) for _ in range(5)])
+    given = list(broker.owner.events)
+    broker.disk.power_failure(random.Random(3))
+    found = broker.restart(boot="2")
+    assert found[: len(synced)] == synced
+    assert found == given[: len(found)]
+
+
+def test_appending_syncing_reading_and_cutting_go_on_side_by_side(tmp_path: Path) -> None:
+    log = LocalLog(tmp_path, 16 * 40_000)
+    partition, owner = log.open(PARTITION), Owner()
+    partition.recover()
+    append_all(partition, owner.opening())
+    done = threading.Event()
+    failures: list[BaseException] = []
+    durable = 0
+
+    def sync() -> None:
+        nonlocal durable
+        try:
+            while not done.is_set():
+                durable = partition.sync()
+                partition.cut(durable - 100)
+        except BaseException as error:  # noqa: BLE001 — handed to the test's own thread
+            failures.append(error)
+
+    def read() -> None:
+        try:
+            at = START
+            while not done.is_set() or at < owner.at:
+                try:
+                    batch = partition.read(at, 20_000)
+                except LogTruncated:
+                    at = partition.start
+                    continue
+                found = [read_prefix(frame).position for frame in batch.frames]
+                assert found == list(range(max(at + 1, position(1, 0)), batch.end + 1))[: len(found)]
+                assert batch.end == (found[-1] if found else at)
+                at = batch.end
+        except BaseException as error:  # noqa: BLE001 — handed to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=target) for target in (sync, read)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(3000):
+            partition.append(owner.put(bytes(number % 2000)))
+            if partition.wants_base:
+                partition.append(owner.base())
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+    assert partition.sync() == owner.at
+    held = [pair for pair in owner.events if pair[0] > partition.start]
+    assert read_all(partition) == held
+    assert partition.start > 0
+    log.close()
+    assert failures == []
