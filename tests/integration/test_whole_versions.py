@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,7 +97,7 @@ class Spinners:
         self._threads.append(threading.Thread(target=run, name=f"spinner-{len(self._threads)}"))
 
     @contextmanager
-    def spinning(self) -> Iterator[None]:
+    def spinning(self) -> Generator[None]:
         for thread in self._threads:
             thread.start()
         try:
