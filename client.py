@@ -20,10 +20,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+from .brokers.registry import topics_in
 from .consistency.gate import Ordering
 from .consistency.position import show
 from .consistency.vector import VersionVector
 from .consumers.replica import Replica
+from .consumers.restore import Moment
+from .consumers.restore import restore as restore_from
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .errors import InvalidEvent, ParamstreamError
@@ -31,7 +34,8 @@ from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
 from .events.limits import check_name
 from .events.validate import check_table
-from .producers.publisher import Observable, Publisher
+from .producers.observing import Observable
+from .producers.publisher import Publisher
 from .producers.session import Session
 from .tiers.store import TieredStore
 from .transport.directory import Directory
@@ -93,6 +97,28 @@ def connect(endpoint: str | Sequence[str], timeout: float = CONNECT_S) -> Client
     Raises `ConnectFailed` that names the endpoint after `timeout` s.
     """
     return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout)
+
+
+def restore(
+    source: str,
+    topic: str,
+    at: Moment = None,
+    store: TieredStore | None = None,
+    dense_only: bool = False,
+    arrays: ArrayKind | None = None,
+) -> Replica:
+    """The state of `topic` at a moment, as a replica that follows nothing and stays there. Only what is durable counts.
+
+    `source` is "file:DIR", the folder of a local log (its broker may be running), or the endpoint of a broker. `at` is a
+    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a
+    `datetime` with a zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV
+    out. `store` is left open when the replica is closed.
+
+    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where the log has no such version,
+    `LogTruncated` where it no longer reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`,
+    `StorageFull`, `ConnectFailed`.
+    """
+    return restore_from(source, topic, at, store, dense_only, topics_in=topics_in, arrays=arrays)
 
 
 class Client:

@@ -56,6 +56,9 @@ MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
 BATCH_MESSAGES = 256
+MAX_OUTBOX = 10_000
+"""Control frames kept for a peer whose pipe is full, beyond the pipe's own high-water mark."""
+
 TRIM_S = 1.0
 SYNC_ID = b"sync"
 _SYNC_TYPE = list[tuple[PartitionId, int]]
@@ -71,7 +74,7 @@ class Loop:
         self._socket = socket
         self._partitions = partitions
         self._syncer = syncer
-        self._welcome = encode_message(welcome)
+        self._welcome = welcome
         self._closing = closing
         self._peers: dict[bytes, Peer] = {}
         self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers)
@@ -91,14 +94,14 @@ class Loop:
             wake = self._next_heartbeat
             if self._moved:
                 wake = min(wake, self._next_moved)
-            if self._blocked:
+            if self._blocked or any(peer.outbox for peer in self._peers.values()):
                 wake = min(wake, now + MOVED_S)
             if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
                 self._drain()
                 self._end_batch()
             self._beat(time.monotonic())
         for peer in list(self._peers.values()):
-            self._send(peer, encode_message(Goodbye()))
+            self._send(peer, Goodbye())
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Loop:
             error = owned.error
         if owned is None or error is not None:
             assert error is not None
-            self._send(peer, encode_message(_refusal(frame, error)))
+            self._send(peer, _refusal(frame, error))
             return
         room = self._partitions.nbytes + len(data) <= self._partitions.limit
         self._perform(owned, owned.core.sequence(frame, peer.address, time.monotonic_ns(), room))
@@ -178,7 +181,7 @@ class Loop:
         peer = self._peers.get(client)
         if peer is not None:
             refusal = InvalidEvent(f"{_REFUSED_UNDECODED}: {error.problem}")
-            self._send(peer, encode_message(Refused(0, 0, 0, 0, 0, WireError.of(refusal))))
+            self._send(peer, Refused(0, 0, 0, 0, 0, WireError.of(refusal)))
 
     # --- peers --------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +201,7 @@ class Loop:
         error = WireError.of(self._fenced(peer))
         for partition in list(peer.follows):
             self._unfollow(peer, partition)
-            self._send(peer, encode_message(Demoted(*partition, 0, 0, error)))
+            self._send(peer, Demoted(*partition, 0, 0, error))
 
     def _fenced(self, peer: Peer) -> Fenced:
         return Fenced(
@@ -211,8 +214,17 @@ class Loop:
         for partition in list(peer.follows):
             self._unfollow(peer, partition)
 
-    def _send(self, peer: Peer, data: Buffer) -> bool:
-        """False where the peer takes nothing at the moment; a peer that is gone is forgotten."""
+    def _send(self, peer: Peer, message: Message) -> None:
+        """Send a control frame, or keep it until the peer's pipe takes it: none is ever skipped, and their order stays."""
+        data = encode_message(message)
+        if peer.outbox or not self._sent(peer, data):
+            peer.outbox.append(data)
+            if len(peer.outbox) > MAX_OUTBOX:
+                # It takes nothing, and nothing more is kept for it: its silence tells it to connect again.
+                self._forget(peer)
+
+    def _sent(self, peer: Peer, data: Buffer) -> bool:
+        """False where the peer takes nothing at the moment; one that is gone is forgotten."""
         try:
             self._socket.send_multipart([peer.address, data], zmq.NOBLOCK, copy=len(data) < COPY_THRESHOLD_BYTES)
         except zmq.ZMQError as error:
@@ -223,16 +235,21 @@ class Loop:
             self._forget(peer)
         return True
 
+    def _empty_outboxes(self) -> None:
+        for peer in [peer for peer in self._peers.values() if peer.outbox]:
+            while peer.outbox and self._sent(peer, peer.outbox[0]):
+                peer.outbox.popleft()
+
     # --- requests -------------------------------------------------------------------------------------------------------------
 
     def _request(self, peer: Peer, request: Request) -> None:
         def answer(result: object) -> None:
-            self._send(peer, encode_message(Response(request.id, encode_result(result))))
+            self._send(peer, Response(request.id, encode_result(result)))
 
         try:
             self._calls.answer(peer, request.call, answer)
         except ParamstreamError as error:
-            self._send(peer, encode_message(Response(request.id, encode_result(None), WireError.of(error))))
+            self._send(peer, Response(request.id, encode_result(None), WireError.of(error)))
 
     def _write(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer]) -> int:
         owned = self._partitions.owned[partition]
@@ -249,7 +266,7 @@ class Loop:
             error = self._fenced(peer)
         if owned is None or error is not None:
             assert error is not None
-            self._send(peer, encode_message(Demoted(*partition, follow.after, 0, WireError.of(error))))
+            self._send(peer, Demoted(*partition, follow.after, 0, WireError.of(error)))
             return
         peer.follows.add(partition)
         heads = owned.heads(time.monotonic_ns())
@@ -265,7 +282,7 @@ class Loop:
         for peer in self._peers.values():
             if partition in peer.follows:
                 gone = UnknownTopic("the topic was deleted", remedy="Create it again, or follow another one")
-                self._send(peer, encode_message(Demoted(*partition, 0, 0, WireError.of(gone))))
+                self._send(peer, Demoted(*partition, 0, 0, WireError.of(gone)))
                 peer.follows.discard(partition)
 
     # --- what the cores decided -------------------------------------------------------------------------------------------------
@@ -274,7 +291,9 @@ class Loop:
         for effect in effects:
             match effect:
                 case Append():
-                    self._append(owned, effect)
+                    if not self._append(owned, effect):
+                        # What the log does not have is neither answered nor fanned out: its outcome is unknown.
+                        return
                 case FanOut():
                     self._partitions.shown[owned.core.partition] = effect.position
                     self._send_all(owned, owned.fanout.accepted(effect.frame, effect.position))
@@ -283,29 +302,32 @@ class Loop:
                     self._acks.setdefault(key, []).extend(ack.answers)
                 case Answer():
                     self._flush_acks()
-                    self._send_to(effect.peer, encode_message(effect.message))
+                    self._send_to(effect.peer, effect.message)
 
-    def _append(self, owned: Owned, effect: Append) -> None:
+    def _append(self, owned: Owned, effect: Append) -> bool:
+        """False where the log takes nothing more: the partition's events are refused with the reason from here on."""
         try:
             owned.append(effect)
         except ParamstreamError as error:
-            self._stop(owned, error)
-            return
+            owned.error = error
+            return False
         self._appended[owned.core.partition] = owned.log
         self._appended_bytes += len(effect.frame)
+        return True
 
-    def _stop(self, owned: Owned, error: ParamstreamError) -> None:
-        """The partition's log takes nothing more: its events are refused with the reason from here on."""
-        owned.error = error
-
-    def _send_to(self, address: bytes, data: Buffer) -> bool:
+    def _send_to(self, address: bytes, message: Message) -> None:
         peer = self._peers.get(client_of(address))
-        return peer is None or self._send(peer, data)
+        if peer is not None:
+            self._send(peer, message)
 
     def _send_all(self, owned: Owned, sends: Iterable[Send]) -> None:
         for send in sends:
-            data = encode_message(send.content) if isinstance(send.content, Message) else send.content
-            if not self._send_to(send.peer, data) and not isinstance(send.content, Message):
+            peer = self._peers.get(client_of(send.peer))
+            if peer is None:
+                continue
+            if isinstance(send.content, Message):
+                self._send(peer, send.content)
+            elif peer.outbox or not self._sent(peer, send.content):
                 owned.fanout.blocked(send.peer, send.position)
                 if owned not in self._blocked:
                     self._blocked.append(owned)
@@ -313,15 +335,15 @@ class Loop:
     def _flush_acks(self) -> None:
         acks, self._acks = self._acks, {}
         for (address, topic, partition, incarnation), answers in acks.items():
-            self._send_to(address, encode_message(Ack(topic, partition, incarnation, tuple(answers))))
+            self._send_to(address, Ack(topic, partition, incarnation, tuple(answers)))
 
     def _end_batch(self) -> None:
         self._flush_acks()
         if not self._appended:
             return
-        for partition in self._appended:
-            self._partitions.owned[partition].append_base_if_due()
         appended, self._appended = self._appended, {}
+        for owned in [owned for partition in appended if (owned := self._partitions.owned.get(partition))]:
+            owned.append_base_if_due()
         nbytes, self._appended_bytes = self._appended_bytes, 0
         in_memory = [log for log in appended.values() if self._in_memory(log)]
         if in_memory:
@@ -354,6 +376,7 @@ class Loop:
             moved, self._moved = self._moved, set()
             self._next_moved = now + MOVED_S
             self._heartbeat(moved)
+        self._empty_outboxes()
         for owned in self._blocked:
             self._send_all(owned, owned.fanout.retry())
         self._blocked = [owned for owned in self._blocked if owned.fanout.has_blocked]
@@ -376,8 +399,9 @@ class Loop:
                 for p, head in heads.items()
                 if peer.joined or p in peer.follows
             )
-            if told or len(partitions) == len(self._partitions.owned):
-                self._send(peer, encode_message(Heartbeat(told)))
+            due = told or len(partitions) == len(self._partitions.owned)
+            if due and not peer.outbox:
+                self._sent(peer, encode_message(Heartbeat(told)))
 
     def _trim(self) -> None:
         use = LogUse(self._partitions.nbytes, self._partitions.limit)

@@ -98,7 +98,10 @@ class Partitions:
             role: Role = "weights" if number == topic.partitions else "state"
             persistence = cast("Persistence", topic.persistence)
             settings = PartitionSettings(role, persistence, topic.retain_versions, topic.name)
-            opened.append(self._open((topic.id, number), settings))
+            owned = self._open((topic.id, number), settings)
+            if persistence == "none" and role == "state":
+                self._define_tables(owned)
+            opened.append(owned)
         return opened
 
     def drop_topic(self, topic: TopicRecord) -> None:
@@ -115,6 +118,14 @@ class Partitions:
     def close(self) -> None:
         self._memory.close()
         self._log.close()
+
+    def _define_tables(self, owned: Owned) -> None:
+        """Under "none" a partition's own records do not last: its definitions stand first in each epoch, from `__meta`."""
+        for table in self.meta.tables(owned.core.partition[0]):
+            for effect in owned.core.write(table, (), self._monotonic_ns()):
+                if isinstance(effect, Append):
+                    owned.append(effect)
+        self.shown[owned.core.partition] = owned.core.accepted
 
     def _open(self, partition: PartitionId, settings: PartitionSettings) -> Owned:
         durable = self._log.open(partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from ..consistency.vector import PartitionId
@@ -22,6 +23,8 @@ class Peer:
     joined: dict[int, str] = field(default_factory=dict[int, str])
     """The sessions that it has joined: incarnation → producer name."""
     follows: set[PartitionId] = field(default_factory=set[PartitionId])
+    outbox: deque[bytes] = field(default_factory=deque[bytes])
+    """Control frames that its pipe did not take yet; events wait behind them."""
 
     @property
     def address(self) -> bytes:
