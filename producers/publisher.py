@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, UnknownTopic, VersionConflict
+from ..errors import InvalidEvent, ParamstreamError, UnknownTopic, VersionConflict
 from ..events.arrays import row_major
 from ..events.digest import partition_of, version_digest
 from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Put, PutItem, Rows, Table, TensorSpec
@@ -103,11 +103,15 @@ class Publisher:
         _check_choice("schema", schema, ("same", "replace"))
         if mode == "delta":
             raise InvalidEvent("deltas cannot be published yet", version=version, remedy='Use mode="auto" or "full"')
-        tensors = describe_tensors(module_or_mapping)
         weights = self._topic.id, self._topic.partitions
         state = self._session.partition(weights, timeout)
         self._session.wait_for_schema(weights, timeout)
-        groups = group_tensors(tensors, state.schema if schema == "same" else None)
+        try:
+            tensors = describe_tensors(module_or_mapping)
+            groups = group_tensors(tensors, state.schema if schema == "same" else None)
+        except ParamstreamError as error:
+            error.topic, error.version = self.topic, version
+            raise
         self._observe_now()
         known = self._sealed(state, version, groups, rewind)
         return known or self._publish_groups(weights, version, groups, schema, rewind, timeout)

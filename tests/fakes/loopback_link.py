@@ -1,0 +1,124 @@
+"""A link to a `PartitionOwner` in the same process: frames wait until the test lets them through, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from paramstream.consistency.vector import PartitionId, VersionVector
+from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, UnknownTopic
+from paramstream.events.kinds import Table
+from paramstream.producers.session import Session
+from paramstream.transport.messages import Ack, Call, Join, JoinedPartition, OpenProducer, Refused, TopicRecord, Welcome
+
+from .partition_owner import PartitionOwner
+
+
+class LoopbackLink:
+    """`auto`: every frame is answered at once, before `send` returns; otherwise by `deliver`."""
+
+    def __init__(self, owner: PartitionOwner, *, auto: bool = True) -> None:
+        self.owner = owner
+        self.auto = auto
+        self.connected = True
+        self.sent: list[bytes] = []
+        self.wire: deque[bytes] = deque()
+        self.sessions: list[Session] = []
+        self._lock = threading.Lock()
+
+    def send(self, frame: Any) -> bool:
+        if not self.connected:
+            return False
+        self.sent.append(bytes(frame))
+        self.wire.append(bytes(frame))
+        if self.auto:
+            self.deliver()
+        return True
+
+    def deliver(self, count: int | None = None) -> int:
+        """Let `count` frames through (all of them) and hand out their answers; returns how many there were."""
+        done = 0
+        while self.wire and (count is None or done < count):
+            self._answer(self.owner.offer(self.wire.popleft()))
+            done += 1
+        return done
+
+    def _answer(self, answer: Ack | Refused) -> None:
+        for session in self.sessions:
+            if session.incarnation == answer.incarnation:
+                session.answered(answer)
+
+    def heartbeat(self) -> None:
+        message = self.owner.sync()
+        for session in self.sessions:
+            session.heartbeat(message)
+
+    def request(self, call: Call, kind: Any, timeout: float) -> Any:
+        if not self.connected:
+            raise ConnectFailed("no broker")
+        return self._call(call)
+
+    def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
+        if not self.connected:
+            done(None, OutcomeUnknown("there is no connection"))
+            return
+        try:
+            answer = self._call(call)
+        except ParamstreamError as error:
+            done(None, error)
+        else:
+            done(answer, None)
+
+    def _call(self, call: Call) -> Any:
+        match call:
+            case OpenProducer(name):
+                return self.owner.open(name)
+            case Join():
+                return self.owner.join(call)
+            case _:
+                raise AssertionError(call)
+
+    def drop(self, arrived: int = 0) -> None:
+        """The connection breaks; of what was on the wire, the first `arrived` frames have arrived, their answers not."""
+        for _ in range(min(arrived, len(self.wire))):
+            self.owner.offer(self.wire.popleft())
+        self.wire.clear()
+        self.connected = False
+        for session in self.sessions:
+            session.lost(OutcomeUnknown("the connection is gone"))
+
+    def connect(self, window_bytes: int = 1 << 20) -> None:
+        self.connected = True
+        for session in self.sessions:
+            session.connected(Welcome("fake", "", window_bytes, 0.5))
+
+
+class FakeDirectory:
+    """Knows the topics it was given."""
+
+    def __init__(self, *topics: TopicRecord, tables: Mapping[int, Mapping[str, Table]] | None = None) -> None:
+        self._topics = {topic.id: topic for topic in topics}
+        self._tables = tables or {}
+
+    def name_of(self, topic: int) -> str | None:
+        record = self._topics.get(topic)
+        return record.name if record is not None else None
+
+    def tables(self, topic: int) -> Mapping[str, Table]:
+        return self._tables.get(topic, {})
+
+    def learn_tables(self, partitions: Iterable[JoinedPartition]) -> None:
+        """What it knows is given."""
+
+    def to_names(self, vector: Mapping[PartitionId, int]) -> VersionVector[str]:
+        known = {(self._topics[topic].name, n): at for (topic, n), at in vector.items() if topic in self._topics}
+        return VersionVector(known)
+
+    def to_ids(self, vector: Mapping[tuple[str, int], int]) -> VersionVector[int]:
+        ids = {record.name: record.id for record in self._topics.values()}
+        for name, _ in vector:
+            if name not in ids:
+                raise UnknownTopic("no such topic", topic=name)
+        return VersionVector({(ids[name], n): at for (name, n), at in vector.items()})
