@@ -4,7 +4,7 @@ This file is the list of public names and nothing else.
 """
 
 from .brokers.broker import Broker, BrokerStatus
-from .client import Client, TopicInfo, VersionInfo, connect
+from .client import Client, TopicInfo, VersionInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers.events import Event
 from .consumers.replica import Replica
@@ -72,4 +72,5 @@ __all__ = [
     "VersionVector",
     "Weights",
     "connect",
+    "restore",
 ]

@@ -29,24 +29,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_connect(child)
         add_json(child)
         if action != "list":
-            child.add_argument("topic", metavar="TOPIC", help="the topic's name")
+            name = child.add_mutually_exclusive_group(required=True)
+            name.add_argument("name", metavar="TOPIC", nargs="?", help="the topic's name")
+            name.add_argument("--topic", metavar="T", help="the same, as other commands take it")
         if action == "create":
             _add_settings(child)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with connect(arguments.connect) as client:
+        if arguments.action == "list":
+            _list(client, arguments.json)
+            return 0
+        name: str = arguments.name or arguments.topic
         match arguments.action:
-            case "list":
-                _list(client, arguments.json)
             case "create":
-                _create(client, arguments)
+                _create(client, name, arguments)
             case "describe":
-                _describe(client, arguments.topic, arguments.json)
+                _describe(client, name, arguments.json)
             case _:
-                client.delete_topic(arguments.topic)
+                client.delete_topic(name)
                 if arguments.json:
-                    print_json({"deleted": arguments.topic})
+                    print_json({"deleted": name})
     return 0
 
 
@@ -69,9 +73,9 @@ def _list(client: Client, as_json: bool) -> None:
         print_table(HEADINGS, [_row(topic) for topic in topics])
 
 
-def _create(client: Client, arguments: argparse.Namespace) -> None:
+def _create(client: Client, name: str, arguments: argparse.Namespace) -> None:
     topic = client.create_topic(
-        arguments.topic,
+        name,
         partitions=arguments.partitions,
         persistence=arguments.persistence,
         retain_versions=arguments.retain_versions,
@@ -96,10 +100,12 @@ def _describe(client: Client, name: str, as_json: bool) -> None:
         return
     print_table(HEADINGS, [_row(topic)])
     if versions:
-        print(f"newest version {versions[-1].version} of {len(versions)}, digest {versions[-1].digest}")
+        print(f"version {versions[-1].version} is the newest of {len(versions)}, digest {versions[-1].digest}")
     for replica in replicas:
         served = "no version yet" if replica.version is None else f"version {replica.version}"
-        print(f"replica {replica.name} serves {served}" + (f"; {replica.last_error}" if replica.last_error else ""))
+        heard = f", last heard {replica.age_s:.0f} s ago" if replica.stale else ""
+        problem = f"; {replica.last_error}" if replica.last_error else ""
+        print(f"replica {replica.name} serves {served}{heard}{problem}")
 
 
 def _row(topic: TopicInfo) -> tuple[object, ...]:

@@ -1,0 +1,162 @@
+"""A link that goes nowhere: it plays a log into a replica, up to given places, in the thread that starts it.
+
+A replica asks its link to follow and to fetch, and its directory for what there is. Here both are answered from a `Source`. So a
+restore applies a log by the very steps by which a live replica follows one: the same gate, digests and rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..consistency.vector import PartitionId
+from ..errors import InvalidEvent, ParamstreamError
+from ..events.codec import Buffer, read_prefix
+from ..transport.link import Handler
+from ..transport.messages import (
+    Call,
+    Demoted,
+    DescribePartitions,
+    Fetch,
+    Fetched,
+    Follow,
+    Following,
+    Hello,
+    ListTopics,
+    Message,
+    OpenReplica,
+    PartitionRecord,
+    Welcome,
+    WireError,
+)
+from .sources import Progress, Source
+
+MAX_POSITION = (1 << 64) - 1
+ROUND_S = 60.0
+"""How much of the replica's time passes in a round: past every one of its deadlines."""
+IDLE_ROUNDS = 4
+"""After so many rounds without a new event nothing will come: what is left waits for what lies outside the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where each partition begins and ends. What is not named in `until` ends where it begins."""
+
+    after: Mapping[int, int]
+    """Partition number → the position before the first event to apply."""
+    until: Mapping[int, int]
+    """Partition number → the last position to apply."""
+    until_ns: int | None = None
+    """Nothing sequenced after this time is applied, ns since 1970."""
+
+    def holds(self, number: int, position: int, time_ns: int) -> bool:
+        return position <= self.until.get(number, 0) and (self.until_ns is None or time_ns <= self.until_ns)
+
+
+class Playback:
+    """Answers one replica from a source. Nothing of it runs in another thread."""
+
+    def __init__(self, source: Source, cut: Cut, progress: Progress) -> None:
+        self._source = source
+        self._cut = cut
+        self._progress = progress
+
+    def ask(self, call: Call, kind: Any, timeout: float) -> Any:
+        """What a directory asks a broker."""
+        match call:
+            case ListTopics():
+                return [self._source.record]
+            case DescribePartitions():
+                return [self._describe(number) for number in range(self._source.record.partitions + 1)]
+            case OpenReplica():
+                return 1
+            case _:
+                raise InvalidEvent(f"a log that is read only cannot answer {type(call).__name__}")
+
+    def make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> PlaybackLink:
+        return PlaybackLink(handler, self)
+
+    def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
+        """Frames behind `after` within the cut."""
+        found: list[memoryview] = []
+        for frame in self._source.read(partition, after, max_bytes):
+            prefix = read_prefix(frame)
+            if not self._cut.holds(partition[1], prefix.position, prefix.time):
+                break
+            found.append(frame)
+            self._progress(len(frame))
+        return found
+
+    def _describe(self, number: int) -> PartitionRecord:
+        """`accepted` is 0: the replica's constructor waits for nothing, since all is applied before its link has started."""
+        after = self._cut.after.get(number, 0)
+        return PartitionRecord(self._source.record.id, number, 0, after, 0, 0, after, (), 0)
+
+
+class PlaybackLink:
+    """A `ConsumerLink` whose `start` applies everything and returns; from then on it is not connected."""
+
+    def __init__(self, handler: Handler, playback: Playback) -> None:
+        self._handler = handler
+        self._playback = playback
+        self._asked: deque[Follow | Fetch] = deque()
+        self._furthest: dict[PartitionId, int] = {}
+        """How far each partition was handed out."""
+        self.connected = False
+
+    def start(self, timeout: float) -> Welcome:
+        """Plays until nothing more can be applied, however long that takes: a log ends."""
+        welcome = Welcome("playback", "", 0, 0.0)
+        self.connected = True
+        self._handler.connected(welcome)
+        now, idle_rounds = 0.0, 0
+        while self._asked and idle_rounds < IDLE_ROUNDS:
+            before = dict(self._furthest)
+            while self._asked:
+                self._answer(self._asked.popleft())
+            self._handler.drained()
+            # What waited for room, or was answered with an error, asks again at once: no real time passes here.
+            now += ROUND_S
+            self._handler.tick(now)
+            idle_rounds = idle_rounds + 1 if self._furthest == before else 0
+        self.connected = False
+        return welcome
+
+    def send(self, frame: Buffer | Message) -> bool:
+        if isinstance(frame, Follow):
+            self._asked.append(frame)
+        return self.connected
+
+    def fetch(self, message: Fetch) -> None:
+        self._asked.append(message)
+
+    def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
+        done(None, InvalidEvent("a restored replica has no broker to ask"))
+
+    def close(self, timeout: float) -> None:
+        self.connected = False
+
+    def _answer(self, asked: Follow | Fetch) -> None:
+        partition = asked.topic, asked.partition
+        if isinstance(asked, Fetch):
+            self._fetch(asked, partition)
+        elif partition not in self._furthest:
+            self._furthest[partition] = asked.after
+            # Let it fetch; a fetch that finds nothing more makes it ask to follow again.
+            self._handler.message(Demoted(*partition, asked.after, MAX_POSITION))
+        else:
+            # What is here is all there will ever be, and all of it is durable. Time stands still: nothing expires any more.
+            self._handler.message(Following(*partition, asked.after, asked.after, asked.after, (), 0))
+
+    def _fetch(self, asked: Fetch, partition: PartitionId) -> None:
+        error: WireError | None = None
+        frames: list[memoryview] = []
+        try:
+            frames = self._playback.read(partition, asked.after, asked.max_bytes)
+        except ParamstreamError as problem:
+            error = WireError.of(problem)
+        end = read_prefix(frames[-1]).position if frames else asked.after
+        self._furthest[partition] = max(end, self._furthest.get(partition, 0))
+        self._handler.fetched(Fetched(asked.id, *partition, len(frames), end, 0, error), frames)

@@ -1,0 +1,220 @@
+"""Point-in-time restore: the state of a topic at a version, a vector or a time, from a log's folder or a broker.
+
+    with ps.restore("file:/var/lib/paramstream", "model", at=1200) as rep:
+        rep.weights()["layer.weight"]
+
+What comes back is a `Replica` that follows nothing: it stays at that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..consistency.gate import Ordering
+from ..consistency.position import START
+from ..consistency.vector import VersionVector
+from ..errors import InvalidEvent, LogTruncated, NotDurable, ParamstreamError, VersionNotHeld
+from ..eventlog.open import folder_of
+from ..eventlog.reading import FolderReader
+from ..events.arrays import ArrayKind
+from ..events.codec import EventFrame, decode_vector
+from ..events.kinds import Chunk, Commit, Part
+from ..events.limits import check_version
+from ..tiers.store import TieredStore
+from ..transport.directory import Directory
+from ..transport.messages import TopicRecord
+from .playback import MAX_POSITION, Cut, Playback
+from .replica import Replica
+from .sources import BrokerSource, FolderSource, Progress, Source, frames_of, named
+
+ANSWER_S = 30.0
+"""How long a broker may take for each answer."""
+
+Moment = int | VersionVector[str] | datetime | None
+TopicsIn = Callable[[FolderReader], list[TopicRecord]]
+"""Reads the topics that a log's folder knows: its registry is kept by brokers, which this room does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedAt:
+    """A commit in a log, and the first event that its version is made from."""
+
+    frame: EventFrame
+    first: int
+
+    @property
+    def commit(self) -> Commit:
+        assert isinstance(self.frame.payload, Commit)
+        return self.frame.payload
+
+    def closed_cut(self) -> VersionVector[int]:
+        """All that the commit depends on, and itself."""
+        stamp = self.frame.stamp()
+        needs = decode_vector(self.commit.needs)
+        return stamp.dependencies().merge(needs).merge({self.frame.partition_id: self.frame.position})
+
+
+def restore(
+    source: str,
+    topic: str,
+    at: Moment = None,
+    store: TieredStore | None = None,
+    dense_only: bool = False,
+    *,
+    topics_in: TopicsIn,
+    arrays: ArrayKind | None = None,
+    progress: Progress = lambda nbytes: None,
+) -> Replica:
+    """The state of `topic` at a moment, as a replica that follows nothing. Only what is durable counts.
+
+    `source` is "file:DIR", the folder of a local log (its broker may be running), or the endpoint of a broker. `at` is a
+    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a time
+    with a zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV out.
+    `store` is left open when the replica is closed. `progress` is told of bytes as they are applied.
+
+    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where the log has no such version,
+    `LogTruncated` where it no longer reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`,
+    `StorageFull`, `ConnectFailed`.
+    """
+    with closing(_open(source, topic, topics_in)) as opened:
+        record = opened.record
+        if record.persistence == "none":
+            raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=topic)
+        _check_start(opened, dense_only)
+        sealed, cut = _find(opened, at)
+        playback = Playback(opened, cut, progress)
+        replica = Replica(
+            [topic],
+            directory=Directory(playback.ask),
+            make_link=playback.make_link,
+            name="restored",
+            ordering=Ordering.CAUSAL,
+            store=store,
+            keep_versions=1,
+            partitions=[] if dense_only else None,
+            arrays=arrays,
+        )
+    try:
+        _check(replica, topic, sealed)
+    except BaseException:
+        replica.close()
+        raise
+    return replica
+
+
+def _open(url: str, topic: str, topics_in: TopicsIn) -> Source:
+    if url.startswith(("tcp://", "ipc://")):
+        return BrokerSource(url, topic, ANSWER_S)
+    if not url.startswith("file:"):
+        raise InvalidEvent(
+            f"nothing can be restored from {url!r}", item=url, remedy='Give "file:DIR", or a broker as tcp://HOST:PORT'
+        )
+    reader = FolderReader(folder_of(url))
+    try:
+        return FolderSource(reader, named(topics_in(reader), topic))
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _check_start(source: Source, dense_only: bool) -> None:
+    if dense_only:
+        return
+    for number in range(source.record.partitions):
+        if source.start(number) > START:
+            raise LogTruncated(
+                "rows and KV of this topic no longer reach back to its beginning",
+                topic=source.record.name,
+                partition=number,
+                position=source.start(number),
+                remedy="Restore the weights alone with dense_only=True",
+            )
+
+
+def _find(source: Source, at: Moment) -> tuple[SealedAt | None, Cut]:
+    """The version to serve, None where there is none yet, and what of the log to apply."""
+    record = source.record
+    weights = record.partitions
+    bounds = _bounds(record, at)
+    if isinstance(at, int):
+        check_version(at)
+        by_number = _sealed(source, bounds)
+        if at not in by_number:
+            held = ", ".join(str(version) for version in sorted(by_number)) or "none"
+            raise VersionNotHeld(
+                "the log has no such version", topic=record.name, version=at, remedy=f"There are: {held}"
+            )
+        sealed = by_number[at]
+        closed = sealed.closed_cut()
+        until = {number: closed.get((record.id, number), 0) for number in range(weights + 1)}
+        return sealed, Cut(_starts(source, sealed), until)
+    newest = max(_sealed(source, bounds).values(), key=lambda sealed: sealed.frame.position, default=None)
+    return newest, Cut(_starts(source, newest), bounds.until, bounds.until_ns)
+
+
+def _bounds(record: TopicRecord, at: Moment) -> Cut:
+    """What of each partition lies at or before the moment; a version is looked for in all of the log."""
+    everything = dict.fromkeys(range(record.partitions + 1), MAX_POSITION)
+    if isinstance(at, VersionVector):
+        return Cut({}, {number: at.get((record.name, number), 0) for number in everything})
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidEvent(f"{at} names no time zone", remedy="Give one, for example datetime.now(timezone.utc)")
+        return Cut({}, everything, int(at.timestamp() * 1e9))
+    return Cut({}, everything)
+
+
+def _starts(source: Source, sealed: SealedAt | None) -> dict[int, int]:
+    """State from its beginning; weights from the version's first event, so that older versions cost nothing."""
+    starts = {number: source.start(number) for number in range(source.record.partitions + 1)}
+    if sealed is not None:
+        starts[source.record.partitions] = sealed.first - 1
+    return starts
+
+
+def _sealed(source: Source, bounds: Cut) -> dict[int, SealedAt]:
+    """The commits that stand within the bounds, by version; what a rewind superseded is left out."""
+    return sealed_in(
+        frame
+        for frame in frames_of(source, source.record.partitions)
+        if bounds.holds(frame.partition, frame.position, frame.time)
+    )
+
+
+def sealed_in(frames: Iterable[EventFrame]) -> dict[int, SealedAt]:
+    """The versions that the events of a weight partition seal, in order of their commits."""
+    first: dict[int, int] = {}
+    found: dict[int, SealedAt] = {}
+    for frame in frames:
+        match frame.payload:
+            case Chunk(version=version) | Part(version=version):
+                first.setdefault(version, frame.position)
+            case Commit() as commit:
+                if commit.rewind:
+                    found = {version: sealed for version, sealed in found.items() if version <= commit.version}
+                found.pop(commit.version, None)
+                found[commit.version] = SealedAt(frame, first.get(commit.version, frame.position))
+                # A part ends by a commit of its version or a higher one, or a rewind.
+                kept = {} if commit.rewind else {v: at for v, at in first.items() if v > commit.version}
+                first = kept
+            case _:
+                pass
+    return found
+
+
+def _check(replica: Replica, topic: str, sealed: SealedAt | None) -> None:
+    """All that was to be served is."""
+    status = replica.status()
+    for error in status.stopped.values():
+        raise error
+    served = status.served.get(topic)
+    if sealed is not None and (served is None or served.position != sealed.frame.position):
+        raise ParamstreamError(
+            "the version could not be put together: its commit depends on what lies outside of the log",
+            topic=topic,
+            position=sealed.frame.position,
+            version=sealed.commit.version,
+        )
