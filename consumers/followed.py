@@ -1,7 +1,7 @@
 """One followed partition: which event comes next, and what waits for its turn.
 
 Contiguity is the next offset, or the epoch record that names where the epoch before ended. What has its place but waits for
-the gate stands in `queue`; what came ahead of a gap stands in `ahead`. Each has a budget of bytes: what comes beyond it is let
+the gate stands in `queue`; what came ahead of a gap stands in `ahead`. They have a budget of bytes: what comes beyond it is let
 go, and fetched again when there is room.
 """
 
@@ -117,6 +117,7 @@ class Followed:
         Returns an end that lies below what we had, where an epoch record names one: what was in `queue` above it is gone.
         """
         lost_above: int | None = None
+        opened = False
         while self.ahead:
             held = self.ahead.get(self.received + 1) or self._next_epoch()
             if held is None:
@@ -124,13 +125,15 @@ class Followed:
             del self.ahead[held.position]
             self.ahead_bytes -= held.frame.nbytes
             payload = held.frame.payload
+            opened = opened or isinstance(payload, Epoch)
             if isinstance(payload, Epoch) and payload.previous_end < self.received:
                 self._drop_above(payload.previous_end)
                 lost_above = payload.previous_end if lost_above is None else min(lost_above, payload.previous_end)
             self.queue.append(held)
             self.queue_bytes += held.frame.nbytes
             self.received = held.position
-        if lost_above is not None:
+        if opened:
+            # What came ahead of a gap in an epoch that is over by now never stood.
             for position in [position for position in self.ahead if position <= self.received]:
                 held = self.ahead.pop(position)
                 self.ahead_bytes -= held.frame.nbytes
@@ -165,7 +168,7 @@ class Followed:
         """What comes next may not be refused for what is ahead of it: it is what that waits for."""
         if held.position == self.received + 1 or offset_of(held.position) == 0:
             return self.queue_bytes <= budget_bytes
-        return self.ahead_bytes + held.frame.nbytes <= budget_bytes
+        return self.held_bytes + held.frame.nbytes <= budget_bytes
 
     def _next_epoch(self) -> Held | None:
         """The earliest epoch record in `ahead` that follows: it names an end at or below what we have."""

@@ -40,6 +40,7 @@ from ..tiers.store import TieredStore
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, DescribePartitions, Hello, OpenReplica, PartitionRecord, TopicRecord
 from .applying import Applier, TopicState
+from .effects import Step
 from .feed import Feed
 from .links import MakeLink
 from .replica_sink import ReplicaSink
@@ -89,9 +90,13 @@ class Replica:
         keep_versions: int = 2,
         partitions: Sequence[int] | None = None,
         arrays: ArrayKind | None = None,
+        on_applied: Callable[[Step], None] | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
         """Blocks until the start state, as of this call, is served.
+
+        `on_applied` is told of each event applied, epoch begun and undo, in order: it is the replica's delivery log. It runs in
+        the link's thread under the replica's lock, so it must be quick, must not raise, and must not call the replica.
 
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
         error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
@@ -120,7 +125,7 @@ class Replica:
             self._applier.add(record, self._state_partitions(record))
         incarnation: int = directory.request(OpenReplica(self.name), int, _left(deadline))
         self._core = SubscriptionCore(ordering, starts)
-        self._sink = ReplicaSink(self.name, self._core, self._applier, directory, self._state_partitions)
+        self._sink = ReplicaSink(self.name, self._core, self._applier, directory, self._state_partitions, on_applied)
         feed = Feed(self._core, self._sink, self._sink.lock)
         hello = Hello(FORMAT, self.name, incarnation)
         self._link = feed.link = self._sink.link = make_link(feed, lambda: hello, f"replica-{self.name}")

@@ -43,12 +43,14 @@ class ReplicaSink:
         applier: Applier,
         directory: Directory,
         state_partitions: Callable[[TopicRecord], Sequence[int]],
+        on_applied: Callable[[Step], None] | None = None,
     ) -> None:
         self._name = name
         self._core = core
         self._applier = applier
         self._directory = directory
         self._state_partitions = state_partitions
+        self._on_applied = on_applied
         self.lock = threading.Lock()
         """Guards the core."""
         self.changed = threading.Condition(self.lock)
@@ -62,7 +64,8 @@ class ReplicaSink:
         self.switch_error = ""
         """Why a bound module could not take the version served; empty when all have it."""
         self.swaps: tuple[Callable[[TopicState, Sealed], None], ...] = ()
-        """Called after each change of a served version, in the link's thread, without the lock."""
+        """Called after each change of a served version, in the link's thread, under the lock: whoever has
+        waited for a version finds bound modules at it, or due to take it."""
         self._broker = ""
         self._dirty = False
         self._served: dict[str, Sealed | None] = {}
@@ -82,12 +85,11 @@ class ReplicaSink:
             case EpochBegan():
                 with self.changed:
                     self._applier.began(step.partition, step.position, step.time)
-                    self._core.confirm(step)
+                    self._confirm(step)
             case Undo():
                 with self.changed:
                     self._applier.undo(step.partition, step.end)
-                    self._core.confirm(step)
-        self._tell_swaps(step.partition[0])
+                    self._confirm(step)
 
     def told(self, effect: Durable | Refetched | Stopped) -> None:
         if effect.partition[0] not in self._applier.topics:
@@ -112,9 +114,16 @@ class ReplicaSink:
         try:
             with self.changed:
                 self._applier.show(step, sealed)
-                self._core.confirm(step)
+                self._confirm(step)
         except StorageFull as error:
             self._stop(step.partition, error)
+
+    def _confirm(self, step: Step) -> None:
+        """Under the lock, with what the step changed: whoever sees the new position finds it recorded too."""
+        self._core.confirm(step)
+        self._tell_swaps(step.partition[0])
+        if self._on_applied is not None:
+            self._on_applied(step)
 
     def _fetch_missing(self, step: Deliver, missing: Missing) -> None:
         partition, position = step.partition, step.frame.position

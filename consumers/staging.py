@@ -7,6 +7,7 @@ commit is lost. A chunk's bytes are only a cache of the log: dropped when memory
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -27,8 +28,6 @@ class StagedChunk:
     version: int
     frame: EventFrame | None
     """None where its bytes were dropped: the log has them."""
-    ended_at: int = 0
-    """As of a part."""
 
 
 @dataclass(slots=True)
@@ -36,8 +35,15 @@ class StagedPart:
     ref: PartRef
     position: int
     part: Part
-    ended_at: int = 0
-    """The position of the commit that ended it; 0 while it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What the commit at `position` ended. It comes back if that commit is lost."""
+
+    position: int
+    parts: list[StagedPart]
+    chunks: list[StagedChunk]
 
 
 class Staging:
@@ -47,6 +53,7 @@ class Staging:
         self._store = store
         self._chunks: dict[Writer, dict[int, StagedChunk]] = {}
         self._parts: dict[PartRef, StagedPart] = {}
+        self._ended: deque[_Ended] = deque()
 
     def stage_chunk(self, frame: EventFrame) -> None:
         """Keep a chunk; where the budget has no room, only where it stands."""
@@ -78,46 +85,55 @@ class Staging:
 
     def end(self, commit: Commit, position: int) -> None:
         """`commit`, at `position`, was applied: parts of its version and lower ones end; a rewind ends all."""
-        for staged in self._parts.values():
-            if staged.ended_at == 0 and (commit.rewind or staged.part.version <= commit.version):
-                staged.ended_at = position
-        for chunk in self._all_chunks():
-            if chunk.ended_at == 0 and (commit.rewind or chunk.version <= commit.version):
-                chunk.ended_at = position
-                self._drop_bytes(chunk)
+        parts = [held for held in self._parts.values() if commit.rewind or held.part.version <= commit.version]
+        for held in parts:
+            del self._parts[held.ref]
+        chunks = self._take(lambda chunk: commit.rewind or chunk.version <= commit.version)
+        self._ended.append(_Ended(position, parts, chunks))
 
     def settle(self, durable: int) -> None:
         """A commit up to `durable` can no longer be lost: the parts that it ended are forgotten with their chunks."""
-        for ref in [ref for ref, staged in self._parts.items() if 0 < staged.ended_at <= durable]:
-            del self._parts[ref]
-        self._forget(lambda chunk: 0 < chunk.ended_at <= durable)
+        while self._ended and self._ended[0].position <= durable:
+            self._ended.popleft()
 
     def undo(self, end: int) -> None:
         """What stands above `end` is lost; parts that a lost commit ended are open again."""
-        for ref in [ref for ref, staged in self._parts.items() if staged.position > end]:
+        while self._ended and self._ended[-1].position > end:
+            ended = self._ended.pop()
+            self._parts.update((held.ref, held) for held in ended.parts)
+            for chunk in ended.chunks:
+                self._chunks.setdefault(chunk.writer, {})[chunk.sequence] = chunk
+        for ref in [ref for ref, held in self._parts.items() if held.position > end]:
             del self._parts[ref]
-        staged: list[StagedPart | StagedChunk] = [*self._parts.values(), *self._all_chunks()]
-        for held in staged:
-            if held.ended_at > end:
-                held.ended_at = 0
-        self._forget(lambda chunk: chunk.position > end)
+        self._take(lambda chunk: chunk.position > end)
+
+    def drop_bytes(self) -> None:
+        """Give the memory of all chunks back: the log has them."""
+        for chunk in self._all_chunks():
+            self._drop_bytes(chunk)
 
     def oldest_open(self) -> int | None:
         """The position of the first chunk or part that a later commit may need."""
-        positions = [staged.position for staged in self._parts.values() if staged.ended_at == 0]
-        positions += [chunk.position for chunk in self._all_chunks() if chunk.frame is not None]
+        positions = [held.position for held in self._parts.values()]
+        positions += [chunk.position for chunk in self._all_chunks()]
         return min(positions, default=None)
 
     def clear(self) -> None:
-        self._forget(lambda _: True)
+        self._take(lambda _: True)
         self._parts.clear()
+        self._ended.clear()
 
-    def _forget(self, gone: Callable[[StagedChunk], bool]) -> None:
+    def _take(self, wanted: Callable[[StagedChunk], bool]) -> list[StagedChunk]:
+        """Remove the chunks that are `wanted`, without their bytes, and return them."""
+        taken: list[StagedChunk] = []
         for writer, known in list(self._chunks.items()):
-            for sequence in [sequence for sequence, chunk in known.items() if gone(chunk)]:
-                self._drop_bytes(known.pop(sequence))
+            found = [chunk for chunk in known.values() if wanted(chunk)]
+            for chunk in found:
+                self._drop_bytes(known.pop(chunk.sequence))
             if not known:
                 del self._chunks[writer]
+            taken += found
+        return taken
 
     def _drop_bytes(self, chunk: StagedChunk) -> None:
         if chunk.frame is not None:

@@ -115,6 +115,12 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
                 self._waiters.append((loop, ready))
             await ready
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of events that are here and not taken yet, and of those that wait for their turn."""
+        with self._lock:
+            return self._buffered_bytes + self._core.buffered_bytes
+
     def close(self, timeout: float = TIMEOUT_S) -> None:
         """Stop following and end the iteration. A second call changes nothing."""
         with self._changed:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..consistency.vector import VersionVector
-from ..errors import CorruptLog
+from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame
 from ..events.digest import tensor_digest, version_digest
 from ..events.kinds import Chunk, Commit, TensorSpec
@@ -252,8 +252,16 @@ class Versions:
         _, _, nbytes = plan(parts, ties)
         # What the new version will displace goes first: its memory is the new one's.
         self._let_go(max(1, self._keep - 1))
-        self._assembly = Assembly(frame, parts, ties, self._store.allocate(nbytes))
+        self._assembly = Assembly(frame, parts, ties, self._allocate(nbytes))
         return self._assembly
+
+    def _allocate(self, nbytes: int) -> Slot:
+        try:
+            return self._store.allocate(nbytes)
+        except StorageFull:
+            # Staged bytes are a cache of the log: what the slot needs more is fetched once more, straight into it.
+            self.staging.drop_bytes()
+            return self._store.allocate(nbytes)
 
     def _let_go(self, keep: int) -> None:
         durable = [sealed for sealed in self.kept if sealed.position <= self._durable]

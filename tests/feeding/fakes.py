@@ -13,6 +13,7 @@ from paramstream.transport.directory import Directory
 from paramstream.transport.link import Handler
 from paramstream.transport.messages import (
     Call,
+    Demoted,
     DescribePartitions,
     Fetch,
     Fetched,
@@ -28,6 +29,7 @@ from paramstream.transport.messages import (
     TopicRecord,
     Unfollow,
     Welcome,
+    WireError,
 )
 
 
@@ -47,6 +49,7 @@ class FakeBroker:
         self.directory = Directory(self.ask)
         self.handler: Handler
         self.frames_per_fetch = 1 << 30
+        self._answered: set[int] = set()
 
     @property
     def state(self) -> Writer:
@@ -116,6 +119,14 @@ class FakeBroker:
         self.fetches.clear()
         self.handler.lost(ParamstreamError("cut"))
 
+    def replace_topic(self) -> None:
+        """As after a restart over a memory log: the name stands for a new, empty topic."""
+        self.name = "broker-2"
+        old = self.topic
+        self.topic = TopicRecord(old.name, old.id + 1, old.partitions, old.persistence, old.retain_versions)
+        numbers = range(old.partitions + 1)
+        self.writers = {(self.topic.id, n): Writer((self.topic.id, n), epoch=9) for n in numbers}
+
     def settle(self) -> None:
         """Answer follows with all that the log has, and fetches, until nothing moves."""
         moved = True
@@ -138,6 +149,9 @@ class FakeBroker:
         for partition, after in list(self.follows.items()):
             writer = self.writers.get(partition)
             if writer is None:
+                del self.follows[partition]
+                gone = WireError("UnknownTopic", "no such topic", "", {})
+                self.handler.message(Demoted(*partition, after, 0, gone))
                 continue
             followed = next(m for m in reversed(self.sent) if isinstance(m, Follow) and m.partition == partition[1])
             if followed.after == after and (id(followed)) not in self._answered:
@@ -150,8 +164,6 @@ class FakeBroker:
             if partition in self.follows:
                 self.follows[partition] = max(self.follows[partition], writer.position)
         return moved
-
-    _answered: set[int] = set()  # noqa: RUF012
 
     def _answer_fetches(self) -> bool:
         fetches, self.fetches = self.fetches, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,6 +33,7 @@ class Writer:
     def __init__(self, partition: PartitionId, epoch: int = 5) -> None:
         self.partition = partition
         self.log: dict[int, bytearray] = {}
+        self._order: list[int] = []
         self.position = 0
         self.time = 1_000_000_000
         self._sequences: dict[str, int] = {}
@@ -40,8 +42,10 @@ class Writer:
     def open_epoch(self, epoch: int | None = None, end: int | None = None) -> bytearray:
         """The next epoch's record; with `end`, what stands above it is lost and leaves the log."""
         end = self.position if end is None else end
-        for lost in [at for at in self.log if at > end]:
-            del self.log[lost]
+        kept = bisect_right(self._order, end)
+        for lost in self._order[kept:]:
+            self.log.pop(lost, None)
+        del self._order[kept:]
         opens_at = position(epoch_of(self.position) + 1 if epoch is None else epoch, 0)
         return self._stamp(encode_event(self.partition, Head("", 0, 0), Epoch(end)), opens_at)
 
@@ -104,11 +108,20 @@ class Writer:
         return frames
 
     def after(self, position: int, count: int = 1 << 30) -> list[memoryview]:
-        return [memoryview(self.log[at]) for at in sorted(self.log) if at > position][:count]
+        at = self._order[bisect_right(self._order, position) :][:count]
+        return [memoryview(self.log[position]) for position in at if position in self.log]
+
+    def place(self, frame: bytearray) -> bytearray:
+        """Put a frame that is stamped already, perhaps a damaged one, at the next position."""
+        self.position += 1
+        self.log[self.position] = frame
+        self._order.append(self.position)
+        return frame
 
     def _stamp(self, frame: bytearray, at: int) -> bytearray:
         self.time += 1_000_000
         stamp_frame(frame, position=at, time=self.time, nonce=1)
         self.position = at
         self.log[at] = frame
+        self._order.append(at)
         return frame

@@ -310,9 +310,7 @@ def test_an_event_that_cannot_be_decoded_is_fetched_once_more_and_then_stops_its
     core = core_of([writer, other])
     give(core, *writer.log.values(), *other.log.values())
     before = [writer.put(b"%d" % index, b"") for index in range(1, 5)]
-    poison = poison_of(writer.partition, writer.position + 1)
-    writer.position += 1
-    writer.log[writer.position] = poison
+    poison = writer.place(poison_of(writer.partition, writer.position + 1))
     behind = [writer.put(b"%d" % index, b"") for index in range(6, 11)]
     effects = give(core, *before, poison, *behind)
     assert keys(effects) == [b"1", b"2", b"3", b"4"]
