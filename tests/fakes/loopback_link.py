@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,7 +25,6 @@ class LoopbackLink:
         self.sent: list[bytes] = []
         self.wire: deque[bytes] = deque()
         self.sessions: list[Session] = []
-        self._lock = threading.Lock()
 
     def send(self, frame: Any) -> bool:
         if not self.connected:
@@ -89,10 +87,13 @@ class LoopbackLink:
         for session in self.sessions:
             session.lost(OutcomeUnknown("the connection is gone"))
 
-    def connect(self, window_bytes: int = 1 << 20) -> None:
+    def welcome(self) -> Welcome:
+        return Welcome("fake", "", 1 << 20, 0.5)
+
+    def connect(self) -> None:
         self.connected = True
         for session in self.sessions:
-            session.connected(Welcome("fake", "", window_bytes, 0.5))
+            session.connected(self.welcome())
 
 
 class FakeDirectory:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fakes.session_world import World, put_draft, put_values
+from typing import cast
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fakes.session_world import World, put_draft, put_values
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import StorageFull
 from paramstream.events.codec import EventFrame, decode_vector
@@ -15,7 +18,7 @@ PARTITIONS: list[PartitionId] = [(7, 0), (7, 1), (7, 2), (8, 0)]
 numbers = st.integers(0, len(PARTITIONS) - 1)
 actions = st.one_of(
     st.tuples(st.just("put"), numbers),
-    st.tuples(st.just("many"), st.lists(numbers, min_size=2, max_size=5)),
+    st.tuples(st.just("many"), st.lists(numbers, min_size=2, max_size=5).map(tuple)),
     st.tuples(st.just("whole"), st.tuples(numbers, st.integers(2, 4))),
     st.tuples(st.just("arrive"), st.integers(1, 4)),
     st.tuples(st.just("answer"), st.integers(1, 4)),
@@ -47,8 +50,8 @@ class Run:
         match action:
             case ("put", int(number)):
                 self.make([number])
-            case ("many", list(numbers)):
-                self.make(numbers)  # pyright: ignore[reportUnknownArgumentType]
+            case ("many", tuple() as where):
+                self.make(list(cast(tuple[int, ...], where)))
             case ("whole", (int(number), int(count))):
                 self.make([number] * count, whole=True)
             case ("arrive", int(count)):

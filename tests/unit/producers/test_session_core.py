@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fakes.session_world import World, put_draft, put_values
 from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
