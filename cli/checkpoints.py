@@ -94,6 +94,9 @@ def _header(described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapp
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, (dtype, shape) in described.items():
+        if name in entries:
+            # A topic takes the name like any other; in a file it would take the place of what readers look for there.
+            raise InvalidEvent(f"safetensors has the name {name!r} for itself", item=name)
         if dtype not in TAG_OF_DTYPE:
             raise InvalidEvent(f"safetensors has no dtype for {dtype}", item=name)
         start, end = end, end + nbytes_of(dtype, shape)
