@@ -29,3 +29,16 @@ def test_a_gap_and_a_repeat_are_found() -> None:
 def test_an_event_before_its_dependency_is_found() -> None:
     log = [line(B, 1, 1, {A: position(1, 1)}), line(A, 1, 1)]
     assert [violation.index for violation in check_deliveries(log, Ordering.PRAM, {A, B})] == [0]
+
+
+def test_a_dependency_on_an_epoch_record_is_met_by_its_line() -> None:
+    record, event = line(A, 1, 0), line(B, 1, 1, {A: position(1, 0)})
+    assert check_deliveries([record, event], Ordering.PRAM, {A, B}) == []
+    assert [violation.index for violation in check_deliveries([event, record], Ordering.PRAM, {A, B})] == [0]
+
+
+def test_what_lies_before_the_start_is_not_demanded() -> None:
+    event = line(B, 1, 1, {A: position(1, 7)})
+    assert check_deliveries([event], Ordering.PRAM, {A, B}, {A: position(1, 7)}) == []
+    assert len(check_deliveries([event], Ordering.PRAM, {A, B}, {A: position(1, 6)})) == 1
+    assert len(check_deliveries([line(A, 1, 9)], Ordering.PRAM, {A}, {A: position(1, 7)})) == 1
