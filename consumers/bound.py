@@ -2,7 +2,8 @@
 
 Addresses stay, so optimizers, CUDA graphs and tied parameters go on working. The apply thread never waits for a forward: it
 swaps at once where none is running, and otherwise leaves the swap to the last forward that ends. Forwards that want to begin
-while a swap is due wait for it, so that threads which spin through forwards cannot put it off for ever.
+while a swap is due wait for it, so that threads which spin through forwards cannot put it off for ever. Each looks for itself
+which version is served, so that a forward after `rep.wait(receipt)` runs on what was waited for.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from ..errors import SchemaMismatch
 from ..events.arrays import as_torch
 from .versions import Sealed
 
+PATIENCE_S = 30.0
+"""How long a forward waits for others to end so that a due swap gets its gap; then it runs on the version before."""
+
 
 class Bound:
     """Made by `Replica.bind`. Do not call the module from a thread that one of its own forwards waits for."""
 
-    def __init__(self, module: torch.nn.Module, strict: bool, topic: str) -> None:
-        self._module = module
+    def __init__(
+        self, module: torch.nn.Module, newest: Callable[[], Sealed | None], *, strict: bool, topic: str
+    ) -> None:
+        """`newest` gives the version served; the caller then calls `refresh` after each change of it."""
+        self._newest = newest
         self._strict = strict
         self._topic = topic
         self._targets = {
@@ -31,6 +38,8 @@ class Bound:
         }
         self._gap = threading.Condition(threading.Lock())
         self._inside = 0
+        self._seen: Sealed | None = None
+        """The newest version that was looked at: taken, due, or turned down."""
         self._due: Sealed | None = None
         self._depth = threading.local()
         self._version: int | None = None
@@ -53,15 +62,12 @@ class Bound:
         """The digest of digests of that version."""
         return self._digest
 
-    def offer(self, sealed: Sealed) -> None:
-        """`sealed` is served now: swap, or leave it due at the next gap. Waits for a swap under way, never for a forward."""
+    def refresh(self) -> None:
+        """Take the version served, or leave it due at the next gap. Waits for a swap under way, never for a forward."""
         with self._gap:
-            if not sealed.dense.retain():
-                return
-            self._drop_due()
-            self._due = sealed
+            self._look()
             if self._inside == 0:
-                self._swap()
+                self._swap_due()
 
     def close(self) -> None:
         """Let go of the module; it stays at its version."""
@@ -79,10 +85,10 @@ class Bound:
         depth = getattr(self._depth, "count", 0)
         if depth == 0:
             with self._gap:
-                while self._due is not None and self._inside:
-                    self._gap.wait()
-                if self._due is not None:
-                    self._swap()
+                # Whoever was told that a version is served finds it here, even before the apply thread came by.
+                self._look()
+                if self._due is not None and self._gap.wait_for(lambda: not self._inside, PATIENCE_S):
+                    self._swap_due()
                 if self._version is None and self.error is not None:
                     raise self.error
                 self._inside += 1
@@ -97,14 +103,23 @@ class Bound:
         if depth == 1:
             with self._gap:
                 self._inside -= 1
-                if self._inside == 0 and self._due is not None:
-                    self._swap()
+                if self._inside == 0:
+                    self._swap_due()
+                    self._gap.notify_all()
 
     # --- under the lock -----------------------------------------------------------------------------------------------------------
 
-    def _swap(self) -> None:
+    def _look(self) -> None:
+        newest = self._newest()
+        if newest is not None and newest is not self._seen and newest.dense.retain():
+            self._drop_due()
+            self._seen = self._due = newest
+
+    def _swap_due(self) -> None:
         sealed, self._due = self._due, None
-        assert sealed is not None and self._inside == 0
+        if sealed is None:
+            return
+        assert self._inside == 0
         try:
             self.error = self._mismatch(sealed)
             if self.error is None:

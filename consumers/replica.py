@@ -64,6 +64,8 @@ class Accepted(Protocol):
 
     @property
     def accepted(self) -> Outcome: ...
+    @property
+    def positions(self) -> VersionVector[str]: ...
 
 
 class Outcome(Protocol):
@@ -181,24 +183,21 @@ class Replica:
         """
         from .bound import Bound
 
-        state = self._topic(topic)
-        name = state.record.name
-        bound = Bound(module, strict, name)
+        name = self._topic(topic).record.name
+        bound = Bound(module, lambda: self._topic(name).served, strict=strict, topic=name)
 
         def swap(changed: TopicState, sealed: Sealed) -> None:
             if changed.record.name == name:
-                bound.offer(sealed)
+                bound.refresh()
                 self._sink.switch_error = "" if bound.error is None else str(bound.error)
 
         with self._sink.changed:
             self._sink.swaps = (*self._sink.swaps, swap)
         bound.on_close = lambda: self._forget_swap(swap)
-        served = state.served
-        if served is not None:
-            bound.offer(served)
-            if bound.error is not None and bound.version is None:
-                bound.close()
-                raise bound.error
+        bound.refresh()
+        if bound.error is not None:
+            bound.close()
+            raise bound.error
         self._bound.append(bound)
         return bound
 
@@ -225,13 +224,17 @@ class Replica:
     def wait(self, target: VersionVector[str] | Accepted, timeout: float = TIMEOUT_S) -> None:
         """Blocks until all of a vector, or of what a receipt's events depend on and the events themselves, is applied.
 
-        Partitions that are not followed are ignored. Raises `EventLost` for a position above its epoch's end,
-        `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
+        Partitions that are not followed are ignored. Raises `EventLost` for a position above its epoch's end (of a receipt:
+        one of its own events; what else was lost before them is not waited for), `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
         """
         deadline = time.monotonic() + timeout
-        vector = target if isinstance(target, VersionVector) else target.accepted.result(timeout)
+        if isinstance(target, VersionVector):
+            vector = written = target
+        else:
+            vector, written = target.accepted.result(timeout), target.positions
         ids = self._directory.to_ids(vector)
-        self._wait(self._reached(ids, lost_raises=True), deadline, str(vector), *ids)
+        must_stand = self._directory.to_ids(written)
+        self._wait(self._reached(ids, must_stand), deadline, str(vector), *ids)
 
     def status(self) -> ReplicaStatus:
         """The state of this moment; it never says more than is known."""
@@ -373,7 +376,12 @@ class Replica:
         entry = self._store.entries(partition).get(raw, now)
         return entry.value if entry is not None else None
 
-    def _reached(self, target: Mapping[PartitionId, int], *, lost_raises: bool = False) -> Callable[[], bool]:
+    def _reached(
+        self, target: Mapping[PartitionId, int], must_stand: Mapping[PartitionId, int] | None = None
+    ) -> Callable[[], bool]:
+        """Whether `target` is applied, what was lost aside; one of `must_stand` that was lost raises `EventLost`."""
+        stands = must_stand or {}
+
         def reached() -> bool:
             positions = self._core.positions()
             done = True
@@ -381,7 +389,7 @@ class Replica:
                 if partition not in positions:
                     continue
                 if self._core.is_lost(partition, at):
-                    if lost_raises:
+                    if stands.get(partition) == at:
                         raise EventLost(
                             "the position waited for is above the end of its epoch: the event was lost",
                             topic=self._directory.name_of(partition[0]),
