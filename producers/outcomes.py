@@ -14,8 +14,8 @@ class Outcomes:
     def __init__(self, effects: list[Effect]) -> None:
         self.unfinished: dict[int, Call] = {}
         """Calls that are not final, by serial, oldest first."""
-        self.failure: ParamstreamError | None = None
-        """The first error since somebody took it (`take_failure`)."""
+        self.failed: Call | None = None
+        """The first call that failed since somebody took it (`take_failed`)."""
         self._effects = effects
         self._serial = 0
 
@@ -24,10 +24,10 @@ class Outcomes:
         call.serial = self._serial
         self.unfinished[call.serial] = call
 
-    def take_failure(self) -> ParamstreamError | None:
-        """The first error since the last look, if there was one."""
-        failure, self.failure = self.failure, None
-        return failure
+    def take_failed(self) -> Call | None:
+        """The first call that failed since the last look, if there was one."""
+        failed, self.failed = self.failed, None
+        return failed
 
     def stands(self, partition: PartitionState, call: Call, position: int) -> None:
         """An event of `call` is accepted at `position`."""
@@ -60,7 +60,7 @@ class Outcomes:
         """The first error of a call is its outcome; of an all-or-nothing call at once, else when all its events have one."""
         if call.error is None and not call.final:
             call.error = error
-            self.failure = self.failure or error
+            self.failed = self.failed or call
             if call.whole:
                 self._finalise(call)
 

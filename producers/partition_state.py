@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..consistency.epochs import EpochEnds
 from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId
-from ..events.kinds import Table, TensorSpec
+from ..events.kinds import Commit, Table, TensorSpec
 from ..transport.messages import JoinedPartition, SealedVersion
 from .calls import Call, Event
 
@@ -106,3 +106,11 @@ class PartitionState:
 
     def sealed_as(self, version: int) -> SealedVersion | None:
         return next((sealed for sealed in self.sealed if sealed.version == version), None)
+
+    def seal(self, commit: Commit, schema: tuple[TensorSpec, ...] | None, position: int) -> None:
+        """The session's own commit is sealed: later publishes are checked against it before a byte leaves."""
+        if schema is not None and (self.schema is None or commit.schema == "replace"):
+            self.schema = schema
+        kept = (s for s in self.sealed if s.version < commit.version or not commit.rewind)
+        others = (s for s in kept if s.version != commit.version)
+        self.sealed = (*others, SealedVersion(commit.version, commit.digest, position))

@@ -199,16 +199,16 @@ class Receipt:
             if reached:
                 future.set_result(self._session.directory.to_names(call.vector()))
             elif call.error is not None:
-                future.set_exception(self._named(call, call.error))
+                future.set_exception(named_error(call, call.error, self._session.directory))
         except InvalidStateError:
             # Another thread was first, or the user has cancelled it.
             return
 
-    def _named(self, call: Call, error: ParamstreamError) -> ParamstreamError:
-        """The error with the topic's name, and what the call had got accepted before it."""
-        assert self._session is not None
-        if error.topic is None:
-            error.topic = self._session.directory.name_of(call.partitions[0][0])
-        if call.positions and error.accepted is None:
-            error.accepted = self._session.directory.to_names(VersionVector(call.positions))
-        return error
+
+def named_error(call: Call, error: ParamstreamError, directory: Directory) -> ParamstreamError:
+    """The error that a call ended with, naming its topic and what of the call was accepted before it."""
+    if error.topic is None:
+        error.topic = directory.name_of(call.partitions[0][0])
+    if call.positions and error.accepted is None:
+        error.accepted = directory.to_names(VersionVector(call.positions))
+    return error

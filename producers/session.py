@@ -26,8 +26,9 @@ from ..transport.messages import Ack, Heartbeat, Join, Joined, OpenProducer, Ref
 from .calls import Call, Draft
 from .directory import Directory, Uplink
 from .effects import Effect, FencedOut, JoinAgain, Send, Settled
+from .leftover import describe_leftover
 from .partition_state import PartitionState
-from .receipt import Receipt
+from .receipt import Receipt, named_error
 from .session_core import SessionCore
 
 JOIN_RETRY_S = 0.5
@@ -136,15 +137,15 @@ class Session:
         with self.lock:
             core = self._usable()
             mark = next(reversed(core.outcomes.unfinished), 0)
-            while core.outcomes.failure is None and next(iter(core.outcomes.unfinished), mark + 1) <= mark:
+            while core.outcomes.failed is None and next(iter(core.outcomes.unfinished), mark + 1) <= mark:
                 if not self._wait(deadline):
                     raise ParamstreamTimeout(
-                        f"producer {self.name!r} was not flushed within {timeout} s: {self._leftover(core)}"
+                        f"producer {self.name!r} was not flushed within {timeout} s: {describe_leftover(core, self.directory)}"
                     )
                 self._usable()
-            failure = core.outcomes.take_failure()
-        if failure is not None:
-            raise failure
+            failed = core.outcomes.take_failed()
+        if failed is not None and failed.error is not None:
+            raise named_error(failed, failed.error, self.directory)
 
     def close(self, timeout: float = 30.0) -> None:
         """Wait until everything is answered, then end the session. Closing it again does nothing.
@@ -165,7 +166,7 @@ class Session:
             if core is None or core.fenced is not None or core.answered:
                 return
             error = OutcomeUnknown(
-                f"producer {self.name!r} was closed after {timeout} s: {self._leftover(core)}",
+                f"producer {self.name!r} was closed after {timeout} s: {describe_leftover(core, self.directory)}",
                 remedy="Open the producer again: joining tells what stands",
             )
         with self._doing():
@@ -432,37 +433,9 @@ class Session:
             self.add(call, draft, timeout)
         return self.finish(call)
 
-    def _leftover(self, core: SessionCore) -> str:
-        """What has no answer, in words: sequences on the wire, sequences never sent, calls that still wait their turn."""
-        parts: list[str] = []
-        for (topic, number), partition in core.partitions.items():
-            name = f"{self.directory.name_of(topic) or topic}/{number}"
-            sent = [event.sequence for event in partition.flight.values() if event.sends]
-            unsent = [event.sequence for event in partition.flight.values() if not event.sends]
-            if sent:
-                parts.append(f"{name}: outcome unknown of sequences {_ranges(sent)}")
-            if unsent:
-                parts.append(f"{name}: never sent are sequences {_ranges(unsent)}")
-            if partition.awaiting:
-                parts.append(f"{name}: {len(partition.awaiting)} accepted and not durable")
-        if core.waiting_calls:
-            parts.append(f"{core.waiting_calls} calls still wait their turn")
-        return "; ".join(parts)
-
 
 def _left(deadline: float, what: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise ParamstreamTimeout(f"{what} was not done in time")
     return left
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`1–5, 8` for 1, 2, 3, 4, 5, 8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)

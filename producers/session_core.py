@@ -23,8 +23,8 @@ from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId
 from ..errors import EventLost, Fenced, InvalidEvent, ParamstreamError, UnknownTopic
 from ..events.codec import Head, encode_event
-from ..events.kinds import Commit, TensorSpec
-from ..transport.messages import Ack, Heartbeat, Joined, JoinedPartition, Refused, SealedVersion, Unconfirmed
+from ..events.kinds import Commit
+from ..transport.messages import Ack, Heartbeat, Joined, JoinedPartition, Refused, Unconfirmed
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
 from .effects import Effect, FencedOut, JoinAgain, Send
@@ -250,7 +250,7 @@ class SessionCore:
             self._answered(partition, event)
             if message.position:
                 if isinstance(event.payload, Commit):
-                    _seal(partition, event.payload, None, message.position)
+                    partition.seal(event.payload, None, message.position)
                 for call in event.calls:
                     self._stands(partition, call, message.position)
             else:
@@ -475,7 +475,7 @@ class SessionCore:
         self._answered(partition, event)
         partition.last = max(partition.last, event.sequence)
         if isinstance(event.payload, Commit):
-            _seal(partition, event.payload, event.calls[0].schema, position)
+            partition.seal(event.payload, event.calls[0].schema, position)
         for call in event.calls:
             self._stands(partition, call, position)
 
@@ -498,15 +498,6 @@ class SessionCore:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
-
-
-def _seal(partition: PartitionState, commit: Commit, schema: tuple[TensorSpec, ...] | None, position: int) -> None:
-    """The session's own commit is sealed: later publishes are checked against it before a byte leaves."""
-    if schema is not None and (partition.schema is None or commit.schema == "replace"):
-        partition.schema = schema
-    kept = tuple(s for s in partition.sealed if s.version < commit.version or not commit.rewind)
-    kept = tuple(s for s in kept if s.version != commit.version)
-    partition.sealed = (*kept, SealedVersion(commit.version, commit.digest, position))
 
 
 def _lost(problem: str, partition: PartitionId, event: Event) -> EventLost:

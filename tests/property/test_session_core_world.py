@@ -50,7 +50,7 @@ class Run:
         match action:
             case ("put", int(number)):
                 self.make([number])
-            case ("many", tuple() as where):
+            case ("many", where):
                 self.make(list(cast(tuple[int, ...], where)))
             case ("whole", (int(number), int(count))):
                 self.make([number] * count, whole=True)

@@ -152,8 +152,9 @@ def test_durable_and_flush_raise_that_an_event_was_lost(stage: Stage) -> None:
     with pytest.raises(EventLost) as caught:
         durable.result(1)
     assert (caught.value.topic, caught.value.partition) == ("m", 0)
-    with pytest.raises(EventLost):
+    with pytest.raises(EventLost) as flushed:
         stage.publisher.flush(1)
+    assert flushed.value.topic == "m"
     assert receipt.outcome == "lost"
 
 
