@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,8 +53,13 @@ def segment_numbers(names: list[str]) -> list[int]:
 
 @contextmanager
 def opened(disk: Disk, path: Path) -> Generator[ReadAt]:
-    """Reads of the file at `path`. A read that fails raises `CorruptLog` that names the file."""
-    handle = disk.open(path)
+    """Reads of the file at `path`. Raises `FileNotFoundError` where it is gone, `CorruptLog` naming it where it cannot be read."""
+    try:
+        handle = disk.open(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptLog(f"cannot open {path}: {error.strerror}", remedy="Check the disk, and `ulimit -n`") from error
     try:
         yield partial(read_at, disk, handle, path)
     finally:
@@ -66,8 +70,6 @@ def read_at(disk: Disk, handle: int, path: Path, nbytes: int, offset: int) -> by
     try:
         return disk.read(handle, nbytes, offset)
     except OSError as error:
-        if error.errno == errno.EBADF:
-            raise
         raise CorruptLog(f"cannot read {path} at offset {offset}: {error.strerror}", remedy="Check the disk") from error
 
 

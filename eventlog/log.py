@@ -66,17 +66,25 @@ class PartitionLog(Protocol):
     def append(self, frame: Buffer) -> None:
         """Write one stamped frame; it is in the operating system's hands when this returns (not yet synced).
 
-        A failed write is retried in a new segment; raises `StorageFull` (ENOSPC) or `CorruptLog` where that fails too:
+        The frame itself is kept, without a copy, until it is synced (a memory log: until it is cut), and must not change.
+        A base that counts opens a new segment, and that syncs the one before it.
+
+        A frame that is not whole is refused with `CorruptLog`. A failed write is retried in a new segment; raises `StorageFull` (ENOSPC) or `CorruptLog` where that fails too:
         then the broker stops the partition.
         """
         ...
 
     def sync(self) -> int:
-        """Make all appended before this call safe against a power failure; returns the last position that is durable."""
+        """Make all appended before this call safe against a power failure; returns the last position that is durable.
+
+        Where a sync fails, what no earlier one covers goes to a new segment and is synced there; raises as `append` does.
+        """
         ...
 
     def read(self, after: int, max_bytes: int) -> Batch:
-        """Events after position `after`, up to about `max_bytes` but at least one where there is one. Reads appended ones too.
+        """Events after position `after`, up to `max_bytes` but at least one where there is one. Reads appended ones too.
+
+        Blocks for the disk. Damage behind the first event of a batch ends the batch; the next read meets it.
 
         Raises `LogTruncated` where `after` lies before `start`, `CorruptLog` naming the place of a damaged record.
         """

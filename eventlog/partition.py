@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -122,7 +123,9 @@ class LocalPartition:
                 self._handle = self._disk.open(newest.path, write=True)
             self._record_end()
             self._count(sum(segment.nbytes for segment in tail.segments) - self._counted)
-            records = events_of(self._disk, tail.segments[tail.base_index :])
+            # As they are now: what is appended before the last one is asked for is none of them.
+            kept = [replace(segment) for segment in tail.segments[tail.base_index :]]
+            records = events_of(self._disk, kept)
             return Recovered(tail.base, records, tail.point.epoch, tail.cut)
 
     def _recover(self) -> Tail:
@@ -332,12 +335,23 @@ class LocalPartition:
                 segments = self._segments[at:]
                 first = self._index.find(after) if len(segments) == 1 and self._index is not None else None
                 generation = self._generation
+            batch: Batch | None = None
+            failure: FileNotFoundError | CorruptLog | None = None
             try:
-                return self._lookup.read(segments, first, after, max_bytes)
-            except (FileNotFoundError, CorruptLog):
-                with self._lock:
-                    if generation == self._generation:
-                        raise
+                batch = self._lookup.read(segments, first, after, max_bytes)
+            except (FileNotFoundError, CorruptLog) as error:
+                failure = error
+            with self._lock:
+                if generation != self._generation:
+                    continue  # What was read may end where a file was cut.
+            if batch is not None:
+                return batch
+            if isinstance(failure, FileNotFoundError):
+                raise CorruptLog(
+                    f"{failure.filename} is gone", partition=self._partition[1], position=after
+                ) from failure
+            assert failure is not None
+            raise failure
 
     def _newest_index(self) -> Index:
         assert self._index is not None

@@ -22,7 +22,7 @@ from ..events.kinds import Kind
 from .chain import Segment, link, read_at, read_header, records_of, scan, segment_numbers, segment_path
 from .files import Disk, FolderLock
 from .local import check_meta, held_partitions, partition_folder
-from .marks import EndFile
+from .marks import EndFile, storage_error
 from .segment import ReadAt, find_whole_record
 
 ATTEMPTS = 3
@@ -83,12 +83,15 @@ class FolderReader:
         folder = partition_folder(self._folder, partition)
         if not folder.is_dir():
             return PartitionRead(partition, None, START, iter(()), "")
-        if not self.owner_lives:
-            return self._read_all(partition, folder)
-        for _ in range(ATTEMPTS):
-            read = self._read_durable(partition, folder)
-            if read is not None:
-                return read
+        try:
+            if not self.owner_lives:
+                return self._read_all(partition, folder)
+            for _ in range(ATTEMPTS):
+                read = self._read_durable(partition, folder)
+                if read is not None:
+                    return read
+        except OSError as error:
+            raise storage_error("read", folder, error) from error
         raise LogTruncated(
             f"the owner of {folder} cut its log {ATTEMPTS} times while it was opened",
             partition=partition[1],

@@ -3,6 +3,7 @@
 import errno
 import random
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -224,3 +225,83 @@ def test_appending_syncing_reading_and_cutting_go_on_side_by_side(tmp_path: Path
     assert partition.start > 0
     log.close()
     assert failures == []
+
+
+def test_what_recovery_kept_outlives_a_power_failure(broker: Broker) -> None:
+    append_all(broker.partition, [broker.owner.put(bytes(5000)) for _ in range(5)])
+    assert broker.restart() == broker.owner.events
+    for seed in range(5):
+        broker.disk.power_failure(random.Random(seed))
+        assert broker.restart(boot=str(2 + seed)) == broker.owner.events
+        assert broker.recovered.cut == ""
+
+
+def test_a_log_is_not_cut_before_a_base_that_is_not_durable(broker: Broker) -> None:
+    append_all(broker.partition, [broker.owner.put()])
+    opening = broker.partition.cut(broker.owner.at)
+    append_all(broker.partition, [broker.owner.base(), broker.owner.put()])
+    assert broker.partition.cut(broker.owner.at) == opening
+    broker.partition.sync()
+    assert broker.partition.cut(broker.owner.at) == broker.owner.at - 1
+
+
+class MeanwhileDisk(FaultyDisk):
+    """Does something just before a file is opened for reading."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, write: bool = False) -> int:
+        if self.meanwhile is not None and not write:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().open(path, write=write)
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Iterator[tuple[MeanwhileDisk, LocalPartition, Owner]]:
+    disk, owner = MeanwhileDisk(tmp_path), Owner()
+    log = LocalLog(tmp_path, LIMIT, disk=disk)
+    partition = log.open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put(), owner.base(), owner.put()])
+    partition.sync()
+    yield disk, partition, owner
+    log.close()
+
+
+def test_a_read_that_meets_a_cut_says_that_the_log_begins_later(
+    interrupted: tuple[MeanwhileDisk, LocalPartition, Owner],
+) -> None:
+    disk, partition, owner = interrupted
+    disk.meanwhile = lambda: partition.cut(owner.at)
+    with pytest.raises(LogTruncated):
+        partition.read(START, LIMIT)
+
+
+def test_a_read_that_meets_a_failed_sync_reads_again(
+    interrupted: tuple[MeanwhileDisk, LocalPartition, Owner],
+) -> None:
+    disk, partition, owner = interrupted
+    append_all(partition, [owner.put(), owner.put()])
+    disk.fail("sync")
+    disk.meanwhile = partition.sync
+    assert read_all(partition, after=owner.at - 2) == owner.events[-2:]
+
+
+def test_a_file_that_somebody_removed_is_named(
+    interrupted: tuple[MeanwhileDisk, LocalPartition, Owner], tmp_path: Path
+) -> None:
+    _, partition, _ = interrupted
+    gone = min(partition_folder(tmp_path, PARTITION).glob("*.segment"))
+    gone.unlink()
+    with pytest.raises(CorruptLog, match=gone.name):
+        partition.read(START, LIMIT)
+
+
+def test_recovered_records_are_those_of_the_recovery_even_if_they_are_read_later(broker: Broker) -> None:
+    given = list(broker.owner.events)
+    broker.disk.kill()
+    log, partition = broker.open()
+    append_all(partition, [broker.owner.claim(), broker.owner.open_epoch()])
+    assert as_pairs(broker.recovered.records) == given[1:]
+    log.close()
