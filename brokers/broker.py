@@ -19,9 +19,10 @@ import zmq
 
 from ..consistency.vector import PartitionId
 from ..errors import ParamstreamError, ParamstreamTimeout
+from ..eventlog.log import EventLog
 from ..eventlog.open import open_log
 from ..transport.messages import Welcome
-from ..transport.sockets import Socket, context, router
+from ..transport.sockets import Socket, context, release, router
 from .fetching import FetchServer
 from .loop import HEARTBEAT_S, SYNC_ID, Loop, wake
 from .partitions import META, Partitions
@@ -52,8 +53,8 @@ class Broker:
     """Sequences, stores and fans out the events of its partitions, from construction until `close`.
 
     `bind` is tcp://HOST:PORT (port 0 for any free one) or ipc://PATH; beyond loopback it needs `insecure=True`. `log` is
-    "memory:" or "file:DIR"; `log_limit` is the hard limit in bytes (or "4GiB") of all that the log holds: 4 GiB in memory,
-    64 GiB on disk unless given.
+    "memory:" or "file:DIR", or an open log, which the broker closes; `log_limit` is the hard limit in bytes (or "4GiB") of
+    all that a log named so holds: 4 GiB in memory, 64 GiB on disk unless given.
 
     Raises `BindFailed` where the address or the log's folder is taken, `AccessDenied` for a bind beyond loopback,
     `CorruptLog` where the log is damaged in a place that is not its torn tail.
@@ -62,7 +63,7 @@ class Broker:
     def __init__(
         self,
         bind: str = "tcp://127.0.0.1:0",
-        log: str | os.PathLike[str] = "memory:",
+        log: str | EventLog = "memory:",
         insecure: bool = False,
         log_limit: int | str | None = None,
     ) -> None:
@@ -72,7 +73,7 @@ class Broker:
         in_process = f"inproc://paramstream-broker-{os.getpid()}-{number}"
         self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
         try:
-            self._log = open_log(os.fspath(log), log_limit)
+            self._log = open_log(log, log_limit) if isinstance(log, str) else log
         except BaseException:
             self._socket.close(linger=0)
             raise
@@ -126,7 +127,7 @@ class Broker:
         self._syncer.close()
         self._fetches.close()
         self._waker.close(linger=0)
-        self._socket.close()
+        release(self._socket, self.endpoint)
         self._partitions.close()
 
     def __enter__(self) -> Self:

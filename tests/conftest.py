@@ -15,6 +15,12 @@ THREADS_END_WITHIN_SECONDS = 5.0
 """How long a closed handle's threads may still be on their way out when its test is over."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("paramstream")
+    group.addoption("--rounds", type=int, help="how often the tests of kills kill something")
+    group.addoption("--seed", type=int, default=7, help="chooses victims and moments in the tests of kills (default 7)")
+
+
 @pytest.fixture(autouse=True)
 def threads_end_with_their_test() -> Iterator[None]:
     """Fails a test that leaves a thread of paramstream running: a handle was not closed, or its close does not end it.

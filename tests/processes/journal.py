@@ -1,0 +1,107 @@
+"""What a publisher called and what became of it, one JSON object a line, written before anything else happens.
+
+{"call": "p0.2.17", "kind": "put", "entries": {key: value}}       before the call is made
+{"call": "p0.2.17", "outcome": "accepted", "positions": "..."}    at most once
+{"call": "p0.2.17", "outcome": "durable"}                         or the name of an error: once
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import paramstream as ps
+
+from .lines import Line, decode, encode
+
+Outcome = Future[ps.VersionVector[str]]
+
+
+class JournalWriter:
+    """Appends whole lines to a file, from any thread; a killed writer leaves what it wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def calls(self, call: str, **fields: Any) -> None:
+        self._write({"call": call, **fields})
+
+    def raised(self, call: str, error: ps.ParamstreamError) -> None:
+        """The call itself raised: nothing of it was sent, or its receipt is not to be had."""
+        self._write({"call": call, "outcome": error.code, "text": str(error)})
+
+    def follow(self, call: str, receipt: ps.Receipt) -> None:
+        """Write the receipt's outcomes as they come."""
+
+        def accepted(future: Outcome) -> None:
+            if future.exception() is None:
+                self._write({"call": call, "outcome": "accepted", "positions": str(receipt.positions)})
+
+        def durable(future: Outcome) -> None:
+            error = future.exception()
+            if error is None:
+                self._write({"call": call, "outcome": "durable"})
+            else:
+                self._write({"call": call, "outcome": type(error).__name__, "text": str(error)})
+
+        receipt.accepted.add_done_callback(accepted)
+        receipt.durable.add_done_callback(durable)
+
+    def _write(self, line: Line) -> None:
+        os.write(self._handle, encode(line))
+
+
+@dataclass
+class Called:
+    """One call of a publisher."""
+
+    call: str
+    kind: str
+    entries: Mapping[str, str | None]
+    """Key → value written, None where it was deleted."""
+    version: int | None
+    accepted: str | None = None
+    """The positions of its events, as text."""
+    outcomes: list[str] = field(default_factory=list[str])
+    """Final ones: "durable" or the name of an error. One, or none where the publisher was killed before."""
+    text: str = ""
+
+
+class JournalReader:
+    """Reads a journal while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        self._handle = os.open(path, os.O_RDONLY)
+        self._pending = b""
+        self.calls: dict[str, Called] = {}
+        self.durable = 0
+        """How many calls are known to be durable."""
+
+    def read(self) -> None:
+        """Take in what was written since."""
+        while data := os.read(self._handle, 1 << 20):
+            *whole, self._pending = (self._pending + data).split(b"\n")
+            for line in whole:
+                self._take(line)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def _take(self, data: bytes) -> None:
+        line = decode(data)
+        name, outcome = line["call"], line.get("outcome")
+        if outcome is None:
+            assert name not in self.calls, f"{name} was called twice"
+            self.calls[name] = Called(name, line["kind"], line.get("entries", {}), line.get("version"))
+        elif outcome == "accepted":
+            assert self.calls[name].accepted is None, f"{name} was accepted twice"
+            self.calls[name].accepted = line["positions"]
+        else:
+            self.calls[name].outcomes.append(outcome)
+            self.calls[name].text = line.get("text", "")
+            self.durable += outcome == "durable"
