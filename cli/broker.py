@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bind",
         metavar="ADDR",
-        default="tcp://127.0.0.1:7070",
+        default="tcp://127.0.0.1:7777",
         help="where to listen (default %(default)s; port 0: any)",
     )
     parser.add_argument("--log", metavar="URL", default="memory:", help='"memory:" or "file:DIR" (default %(default)s)')

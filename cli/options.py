@@ -9,7 +9,7 @@ from ..tiers.sizes import parse_size
 
 
 def add_connect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connect", metavar="ADDR", required=True, help="a broker, such as tcp://127.0.0.1:7070")
+    parser.add_argument("--connect", metavar="ADDR", required=True, help="a broker, such as tcp://127.0.0.1:7777")
 
 
 def add_topic(parser: argparse.ArgumentParser) -> None:

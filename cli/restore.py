@@ -21,7 +21,7 @@ HELP: str = "restore a version from a log or a broker into a safetensors file"
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--log", metavar="URL", help='"file:DIR", the folder of a log; its broker may be running')
-    source.add_argument("--connect", metavar="ADDR", help="a broker, such as tcp://127.0.0.1:7070")
+    source.add_argument("--connect", metavar="ADDR", help="a broker, such as tcp://127.0.0.1:7777")
     add_topic(parser)
     parser.add_argument("--at", metavar="VERSION", type=version, help="the version (default: the newest)")
     parser.add_argument(

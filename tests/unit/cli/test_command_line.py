@@ -1,0 +1,97 @@
+"""The command line by itself: what it takes, and its exit codes."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from paramstream.cli import bench
+from paramstream.cli.main import COMMANDS, DONE, FAILED, WRONG_USAGE, main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("command", [[], *([command.NAME] for command in COMMANDS), ["topics", "create"]])
+def test_every_command_has_help(command: list[str], capsys: Captured) -> None:
+    assert main([*command, "--help"]) == DONE
+    assert "usage: paramstream" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "demo --seconds 0",
+        "demo --seconds nan",
+        "demo --seconds soon",
+        "broker --log-limit 3XB",
+        "topics",
+        "topics describe --connect tcp://127.0.0.1:1",
+        "topics create one --topic two --connect tcp://127.0.0.1:1",
+        "topics create one --partitions 0 --connect tcp://127.0.0.1:1",
+        "versions --topic t",
+        "publish x --connect tcp://127.0.0.1:1 --topic t",
+        "publish x --connect tcp://127.0.0.1:1 --topic t --version -1",
+        "publish x --connect tcp://127.0.0.1:1 --topic t --version 9223372036854775808",
+        "subscribe --connect tcp://127.0.0.1:1 --topic t --start somewhere",
+        "restore --topic t --out f",
+        "restore --topic t --out f --log file:d --connect tcp://127.0.0.1:1",
+        "replica --connect tcp://127.0.0.1:1 --topic t --dram lots",
+        "demo --js",
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_why(line: str, capsys: Captured) -> None:
+    assert main(line.split()) == WRONG_USAGE
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_typed_error_exits_with_1_and_its_text(tmp_path: Path, capsys: Captured) -> None:
+    line = ["restore", "--log", f"file:{tmp_path}", "--topic", "t", "--out", str(tmp_path / "f")]
+    assert main(line) == FAILED
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("paramstream: CorruptLog: ")
+    assert str(tmp_path) in said.err
+
+
+def test_a_file_that_is_not_there_exits_with_1_and_its_name(tmp_path: Path, capsys: Captured) -> None:
+    line = ["publish", str(tmp_path / "none"), "--connect", "tcp://127.0.0.1:1", "--topic", "t", "--version", "1"]
+    assert main(line) == FAILED
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_an_unknown_level_of_logs_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setenv("PARAMSTREAM_LOG", "loud")
+    main(["bench", "--list"])
+    assert "PARAMSTREAM_LOG='loud' is no level" in capsys.readouterr().err
+
+
+def test_the_demo_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    found = importlib.util.find_spec
+
+    def hidden(name: str, package: str | None = None) -> object:
+        return None if name == "torch" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    assert main(["demo"]) == FAILED
+    assert "the demo needs torch. pip install 'paramstream[torch,demo]'" in capsys.readouterr().err
+
+
+def test_benchmarks_are_listed_with_what_they_measure(capsys: Captured) -> None:
+    assert main(["bench", "--list", "--json"]) == DONE
+    listed = json.loads(capsys.readouterr().out)
+    assert listed
+    assert all(listed.values())
+
+
+def test_a_benchmark_that_is_none_is_refused_by_name(capsys: Captured) -> None:
+    assert main(["bench", "nonsense"]) == FAILED
+    assert "there is no benchmark 'nonsense'" in capsys.readouterr().err
+
+
+def test_outside_of_a_checkout_bench_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(bench, "PACKAGE", "..benchmarks_that_are_not_installed")
+    assert main(["bench"]) == FAILED
+    assert "checkout" in capsys.readouterr().err
