@@ -15,7 +15,7 @@ from ..errors import CorruptLog, ParamstreamError, UnknownTopic
 from ..eventlog.log import PartitionLog
 from ..events.codec import position_of
 from ..transport.messages import Fetch, Fetched, WireError, decode_message, encode_message
-from ..transport.sockets import Socket, router
+from ..transport.sockets import Socket, release, router
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024
 """One answer, whatever the client asks for."""
@@ -55,7 +55,7 @@ class FetchServer:
                 if socket.poll(POLL_MS):
                     self._serve(socket)
         finally:
-            socket.close(linger=0)
+            release(socket, self.address)
 
     def _serve(self, socket: Socket) -> None:
         routing_id, *parts = socket.recv_multipart()

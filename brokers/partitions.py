@@ -5,21 +5,24 @@ Opening a partition is a takeover each time: claim, reread, epoch record and bas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from secrets import randbits
 from typing import cast
 
+from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId
 from ..errors import ParamstreamError
 from ..eventlog.log import EventLog, PartitionLog
 from ..eventlog.memory import MemoryLog
+from ..events.codec import EventFrame
 from ..transport.messages import Heads, TopicRecord
 from .checks import Role
 from .effects import Append
 from .fanout import FanOutCore
 from .meta import MetaState
 from .partition import PartitionCore, PartitionSettings, Persistence
+from .takeover import claim_record
 
 META: PartitionId = (0, 0)
 """The partition that holds topics, tables, incarnations and announced snapshots."""
@@ -132,9 +135,15 @@ class Partitions:
         log = self._memory.open(partition) if settings.persistence == "none" else durable
         core = PartitionCore(partition, settings)
         recovered = durable.recover()
-        core.recover(recovered.base, recovered.records)
+        records: Iterable[EventFrame] = recovered.records
         if log is not durable:
             log.recover()
+            records = list(records)
+            for record in records:
+                # Readers that were away find every epoch record between, as in a log that lasts.
+                log.append(claim_record(partition, epoch_of(record.position), record.nonce, self._owner))
+                log.append(record.buffer)
+        core.recover(recovered.base, records)
         claim = core.claim(recovered.last_claim, self._clock_s(), randbits(32), self._owner)
         durable.append(claim)
         if log is not durable:

@@ -125,9 +125,16 @@ class Applier:
 
     def began(self, partition: PartitionId, position: int, time: int) -> None:
         """An epoch record was reached."""
+        images = self._images.get(partition)
+        if images is not None:
+            self._expire(partition, position, time, images)
+
+    def undo(self, partition: PartitionId, end: int) -> None:
+        """What was applied of the partition above `end` is lost."""
         topic, images = self.topics[partition[0]], self._images.get(partition)
         if topic.record.persistence == "none":
-            # Nothing of the epoch before can be read again: entries go, the served version stays and says that it is old.
+            # There are no before-images, and nothing of the epoch can be read again: entries go, the served version stays and
+            # says that it is old.
             if images is not None:
                 images.clear()
                 self._store.entries(partition).clear()
@@ -135,13 +142,6 @@ class Applier:
                 topic.versions.staging.clear()
                 topic.stale = topic.versions.served is not None
         elif images is not None:
-            self._expire(partition, position, time, images)
-
-    def undo(self, partition: PartitionId, end: int) -> None:
-        topic, images = self.topics[partition[0]], self._images.get(partition)
-        if topic.record.persistence == "none":
-            return
-        if images is not None:
             images.undo(end)
         else:
             topic.versions.undo(end)

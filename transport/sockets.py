@@ -29,6 +29,9 @@ HIGH_WATER_MARK = 10_000
 LINGER_MS = 500
 """How long a closed socket still tries to send: enough for a goodbye on loopback, short enough for an exit."""
 
+RELEASE_MS = 2_000
+"""How long a close waits for libzmq to let go of an address: it takes under a millisecond."""
+
 HEARTBEAT_IVL_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 10_000
 """libzmq's own heartbeats notice a peer that went without closing; ours carry positions and notice a process that hangs."""
@@ -70,6 +73,16 @@ def router(address: str, *, insecure: bool, in_process: str | None = None) -> tu
             f"cannot bind {address}: {why}", remedy="Choose another address, or port 0 for any free one"
         ) from error
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def release(socket: Socket, address: str) -> None:
+    """Close a ROUTER; its address can be bound again when this returns (libzmq closes listeners in its own thread)."""
+    monitor = socket.get_monitor_socket(zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
+    socket.unbind(address)
+    monitor.poll(RELEASE_MS)
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close()
 
 
 def dealer(address: str, routing_id: bytes) -> Socket:
