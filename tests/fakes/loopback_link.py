@@ -22,12 +22,17 @@ class LoopbackLink:
         self.owner = owner
         self.auto = auto
         self.connected = True
+        self.refuse_sends = 0
+        """So many frames are not taken: the pipe is full."""
         self.sent: list[bytes] = []
         self.wire: deque[bytes] = deque()
         self.sessions: list[Session] = []
 
     def send(self, frame: Any) -> bool:
         if not self.connected:
+            return False
+        if self.refuse_sends:
+            self.refuse_sends -= 1
             return False
         self.sent.append(bytes(frame))
         self.wire.append(bytes(frame))

@@ -131,6 +131,16 @@ def test_a_publish_that_stalls_midway_is_given_up_and_later_calls_go_on(stage: S
     assert stage.publisher.publish_weights(weights(), version=1).outcome == "accepted"
 
 
+def test_what_a_stalled_publish_had_on_the_wire_does_not_go_again(stage: Stage) -> None:
+    stage.link.auto = False
+    with pytest.raises(ParamstreamTimeout):
+        stage.publisher.publish_weights({"w": np.zeros(4 << 20, np.uint8)}, version=1, timeout=0.05)
+    stage.link.drop()
+    stage.link.auto = True
+    stage.link.connect()
+    assert stage.events(WEIGHTS) == []
+
+
 def test_the_same_version_again_gets_the_receipt_of_the_first(stage: Stage) -> None:
     first = stage.publisher.publish_weights(weights(), version=1)
     sent = len(stage.link.sent)

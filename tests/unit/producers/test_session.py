@@ -188,6 +188,16 @@ def test_what_a_congested_connection_did_not_take_goes_with_the_next_tick(stage:
     assert [bytes(event.bulk) for event in stage.events(number)] == [b"1", b"2"]
 
 
+def test_nothing_is_tried_behind_a_frame_that_was_not_taken() -> None:
+    stage = open_stage(window_bytes=2 * 1024 * 1024)
+    stage.link.refuse_sends = 1
+    receipt = stage.publisher.put_many([(b"a", bytes(500 * 1024)), (b"a", bytes(500 * 1024))])
+    assert stage.link.sent == []
+    stage.session.tick(time.monotonic())
+    assert receipt.outcome == "accepted"
+    assert len(stage.link.sent) == 2
+
+
 def test_close_against_a_broker_that_is_down_returns_in_time_and_names_what_was_not_sent_G06(stage: Stage) -> None:
     stage.link.drop()
     for _ in range(100):
