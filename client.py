@@ -131,7 +131,7 @@ class Client:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._handles: list[Replica | Subscription] = []
-        self._router = _SessionRouter(self._sessions)
+        self._router = _SessionRouter()
         self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
         self._router.directory = self._directory
@@ -237,6 +237,7 @@ class Client:
             if session is None or session.closed or session.fenced is not None:
                 session = Session(producer, self._link, self._directory, self._window_bytes)
                 self._sessions[producer] = session
+                self._router.add(session)
                 session.open(timeout)
             elif not session.has_joined(record):
                 session.join(timeout)
@@ -325,8 +326,12 @@ class _SessionRouter:
 
     directory: Directory
 
-    def __init__(self, sessions: dict[str, Session]) -> None:
-        self._sessions = sessions
+    def __init__(self) -> None:
+        self._sessions: tuple[Session, ...] = ()
+        """Replaced as a whole. A session that is closed or fenced stays until everything it sent has its outcome."""
+
+    def add(self, session: Session) -> None:
+        self._sessions = (*(each for each in self._sessions if not each.settled), session)
 
     def connected(self, welcome: Welcome) -> None:
         if hasattr(self, "directory"):
@@ -335,7 +340,7 @@ class _SessionRouter:
             session.connected(welcome)
 
     def lost(self, error: ParamstreamError) -> None:
-        for session in list(self._sessions.values()):
+        for session in self._sessions:
             session.lost(error)
 
     def message(self, message: AnyMessage) -> None:
@@ -362,7 +367,7 @@ class _SessionRouter:
             session.tick(now)
 
     def _opened(self) -> list[Session]:
-        return [session for session in list(self._sessions.values()) if session.incarnation]
+        return [session for session in self._sessions if session.incarnation]
 
 
 def _ordering(ordering: str) -> Ordering:

@@ -105,7 +105,7 @@ class Call:
 
     def outcome(self) -> str:
         if self.error is not None:
-            return "lost" if self.error.code == "EventLost" else "refused"
+            return {"EventLost": "lost", "OutcomeUnknown": "unknown"}.get(self.error.code, "refused")
         if self.durable:
             return "durable"
         if self.accepted:

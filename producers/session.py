@@ -22,7 +22,18 @@ from ..errors import (
     ParamstreamTimeout,
     UnknownTopic,
 )
-from ..transport.messages import Ack, Heartbeat, Join, Joined, OpenProducer, Refused, TopicRecord, Welcome
+from ..transport.messages import (
+    Ack,
+    DescribePartitions,
+    Heartbeat,
+    Join,
+    Joined,
+    OpenProducer,
+    PartitionRecord,
+    Refused,
+    TopicRecord,
+    Welcome,
+)
 from .calls import Call, Draft
 from .directory import Directory, Uplink
 from .effects import Effect, FencedOut, JoinAgain, Send, Settled
@@ -94,6 +105,13 @@ class Session:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def settled(self) -> bool:
+        """It is closed or fenced, and everything has its outcome: the link need not tell it anything more."""
+        core = self._core
+        over = self._closed if core is None else self._closed or core.fenced is not None
+        return over and (core is None or not core.outcomes.unfinished)
 
     @property
     def fenced(self) -> Fenced | None:
@@ -288,10 +306,10 @@ class Session:
             self._connections += 1
             self._window_bytes = welcome.window_bytes
             core = self._core
-            if core is None or self._over or core.fenced is not None:
+            if core is None:
                 return
             core.window_bytes = welcome.window_bytes
-        self._ask_to_join(fresh=True)
+        self._ask(fresh=True)
 
     def lost(self, error: ParamstreamError) -> None:
         """The connection is gone: what was on the wire is unknown."""
@@ -321,8 +339,8 @@ class Session:
                 self._run(self._core.retry())
         if self._join_at is not None and now >= self._join_at:
             self._join_at = None
-            if self._core is not None and not self._over and self._core.fenced is None:
-                self._ask_to_join(fresh=not self._core.is_joined)
+            if self._core is not None:
+                self._ask(fresh=not self._core.is_joined)
 
     # --- inside ---------------------------------------------------------------------------------------------------------------
 
@@ -358,6 +376,32 @@ class Session:
         if self._waiting:
             self._changed.notify_all()
 
+    def _ask(self, *, fresh: bool) -> None:
+        """Join; a session that is closed or fenced only asks what became of its accepted events."""
+        if self._over or self._live.fenced is not None:
+            self._ask_what_stands()
+        else:
+            self._ask_to_join(fresh=fresh)
+
+    def _ask_what_stands(self) -> None:
+        with self.lock:
+            topics = self._live.unsettled_topics()
+        for topic in topics:
+            self._ask_about(topic)
+
+    def _ask_about(self, topic: int) -> None:
+        def done(found: list[PartitionRecord] | None, error: ParamstreamError | None) -> None:
+            with self._doing():
+                core = self._live
+                if found is not None:
+                    self._run(core.stand(found))
+                elif isinstance(error, UnknownTopic):
+                    self._run(core.forget_topic(topic))
+                if core.unsettled_topics():
+                    self._join_at = time.monotonic() + JOIN_RETRY_S
+
+        self._link.request_async(DescribePartitions(topic), list[PartitionRecord], done)
+
     def _ask_to_join(self, *, fresh: bool) -> None:
         """Runs in the link's thread, and so does the answer."""
         with self.lock:
@@ -372,7 +416,7 @@ class Session:
                     self.directory.learn_tables(answer.partitions)
                     self._run(core.joined(answer, fresh=fresh))
                 elif isinstance(error, Fenced):
-                    self._run(core.fence(error))
+                    self._run(core.fence(error, fresh=fresh))
                 else:
                     self._join_at = time.monotonic() + JOIN_RETRY_S
 

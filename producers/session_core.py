@@ -21,10 +21,18 @@ from collections.abc import Iterable
 from ..consistency.epochs import EpochEnds
 from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId
-from ..errors import EventLost, Fenced, InvalidEvent, ParamstreamError, UnknownTopic
+from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, UnknownTopic
 from ..events.codec import Head, encode_event
 from ..events.kinds import Commit
-from ..transport.messages import Ack, Heartbeat, Joined, JoinedPartition, Refused, Unconfirmed
+from ..transport.messages import (
+    Ack,
+    Heartbeat,
+    Joined,
+    JoinedPartition,
+    PartitionRecord,
+    Refused,
+    Unconfirmed,
+)
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
 from .effects import Effect, FencedOut, JoinAgain, Send
@@ -146,6 +154,8 @@ class SessionCore:
     def disconnected(self) -> list[Effect]:
         """The connection is gone: what was on the wire is unknown until the next join."""
         self._joined = self._joining = False
+        if self.fenced is not None:
+            return self._give_up_fenced()
         for partition in self.partitions.values():
             for event in partition.unanswered():
                 for call in event.calls:
@@ -198,11 +208,17 @@ class SessionCore:
                 known.learn(record)
         return self._pump()
 
-    def fence(self, error: Fenced) -> list[Effect]:
-        """A newer session of this name is served: everything without an answer fails."""
-        self.fenced = error
-        effects = self.give_up(error)
-        return [*effects, FencedOut(error)]
+    def fence(self, error: Fenced, *, fresh: bool = False) -> list[Effect]:
+        """A newer session of this name is served: nothing more is sent, and what was not on the wire fails.
+
+        What is on the wire still has an answer of its own to come, unless the connection is `fresh`: then nobody will tell.
+        """
+        if self.fenced is None:
+            self.fenced = error
+            self._joined = False
+            self._drop_unsent(error)
+            self._effects.append(FencedOut(error))
+        return self._give_up_fenced() if fresh else self._take()
 
     def give_up(self, error: ParamstreamError) -> list[Effect]:
         """Nothing is sent any more, and everything without an answer fails with `error`."""
@@ -216,6 +232,25 @@ class SessionCore:
             if not call.accepted:
                 call.whole, call.open = True, False
                 self.outcomes.fail(call, error)
+        return self._take()
+
+    def unsettled_topics(self) -> set[int]:
+        """Topics with accepted events that are neither known durable nor known lost."""
+        return {topic for (topic, _), partition in self.partitions.items() if partition.awaiting}
+
+    def stand(self, records: Iterable[PartitionRecord]) -> list[Effect]:
+        """Where partitions stand settles what was accepted before: for a session that does not join any more."""
+        for record in records:
+            partition = self.partitions.get((record.topic, record.partition))
+            if partition is not None:
+                partition.epoch = record.epoch
+                self._settle_accepted(partition, record)
+        return self._take()
+
+    def forget_topic(self, topic: int) -> list[Effect]:
+        """The topic was deleted."""
+        for key in [key for key in self.partitions if key[0] == topic]:
+            self._forget(key)
         return self._take()
 
     # --- answers --------------------------------------------------------------------------------------------------------------
@@ -239,8 +274,10 @@ class SessionCore:
         if partition is None or event is None or message.incarnation != self.incarnation:
             return self._take()
         error = message.error.raised()
-        if isinstance(error, Fenced):
-            return self.fence(error)
+        if isinstance(error, Fenced) or (self.fenced is not None and (message.rejoin or message.gap)):
+            self._answered(partition, event)
+            self._turn_down(event, self.fenced or error)
+            return self.fence(error) if isinstance(error, Fenced) else self._take()
         if message.rejoin:
             event.refused = True
             self._stale.add(partition.id)
@@ -262,10 +299,11 @@ class SessionCore:
         """Durable heads make accepted events durable; a head of a later epoch means that the session joins again."""
         for head in message.heads:
             partition = self.partitions.get((head.topic, head.partition))
-            if partition is None or not self._joined:
+            if partition is None:
                 continue
             if epoch_of(head.accepted) > partition.epoch:
-                self._stale.add(partition.id)
+                if self._joined:
+                    self._stale.add(partition.id)
             elif epoch_of(head.durable) == partition.epoch and head.durable > partition.durable:
                 for call in partition.take_durable(head.durable):
                     self.outcomes.durable(call)
@@ -416,7 +454,7 @@ class SessionCore:
                 for call in event.calls:
                     call.unknown = False
 
-    def _settle_accepted(self, partition: PartitionState, record: JoinedPartition) -> None:
+    def _settle_accepted(self, partition: PartitionState, record: JoinedPartition | PartitionRecord) -> None:
         durable, lost = partition.take_ended(EpochEnds(record.ends), record.epoch)
         for call in durable:
             self.outcomes.durable(call)
@@ -428,6 +466,21 @@ class SessionCore:
         for call in partition.take_durable(record.durable):
             self.outcomes.durable(call)
         self.past.cut(partition.id, record.ends)
+
+    def _drop_unsent(self, error: ParamstreamError) -> None:
+        """Nothing is sent any more: what is not on the wire fails."""
+        for call in [call for call in self._queue.calls() if call.open or call.drafts]:
+            call.whole, call.open = True, False
+            self.outcomes.fail(call, error)
+        self._queue.clear()
+        for partition in self.partitions.values():
+            for event in [event for event in partition.flight.values() if event.refused or not event.sends]:
+                self._answered(partition, event)
+                self._turn_down(event, error)
+
+    def _give_up_fenced(self) -> list[Effect]:
+        problem = f"producer {self.producer!r} was fenced, and the connection went before the answer came"
+        return self.give_up(OutcomeUnknown(problem, remedy="Look for it in the topic: it may stand"))
 
     def _forget(self, key: PartitionId) -> None:
         """The partition's topic is gone."""

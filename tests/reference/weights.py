@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 import paramstream as ps
 from paramstream.events.digest import tensor_digest, version_digest
 from paramstream.events.kinds import TensorSpec
 
 
+def of_numpy(array: npt.NDArray[Any]) -> Any:
+    return array
+
+
+def of_torch(array: npt.NDArray[Any]) -> Any:
+    """A tensor over the same memory."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
 def logical_bytes(array: Any) -> bytes:
     """The row-major values of a numpy array or torch tensor, by no code of the library."""
     if isinstance(array, np.ndarray | np.generic):
-        return np.asarray(array).tobytes(order="C")
+        values = cast(npt.NDArray[Any], array)
+        return values.tobytes(order="C")
     import torch
 
     assert isinstance(array, torch.Tensor)

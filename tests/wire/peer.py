@@ -1,10 +1,10 @@
 """A bare DEALER that says hello, joins, and sends whatever a test gives it.
 
-    with Peer(broker.endpoint) as peer:
-        peer.hello()
-        writer = peer.join("trainer")
-        writer.send(partition, Put(...), [b"value"])
-        peer.hear(Ack)
+with Peer(broker.endpoint) as peer:
+    peer.hello()
+    writer = peer.join("trainer")
+    writer.send(partition, Put(...), [b"value"])
+    peer.hear(Ack)
 """
 
 from __future__ import annotations
@@ -115,17 +115,20 @@ class Writer:
         self.producer = producer
         self.incarnation = incarnation
         self.epochs = epochs
-        self.last: dict[PartitionId, int] = {}
+        self._last: dict[PartitionId, int] = {}
         """The sequence of the last event that was sent to each partition."""
+        self._given: dict[PartitionId, int] = {}
+        """The last sequence that was given to an event, sent or not."""
 
     def frame(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer] = ()) -> bytearray:
-        """The next event of the partition, which counts as not sent: the one after it names the same one before."""
-        last = self.last.get(partition, 0)
-        head = Head(self.producer, self.incarnation, last + 1, last, self.epochs[partition], 0)
+        """The next event of the partition, which has taken a sequence and does not count as sent."""
+        sequence = self._given[partition] = self._given.get(partition, 0) + 1
+        last = self._last.get(partition, 0)
+        head = Head(self.producer, self.incarnation, sequence, last, self.epochs[partition], 0)
         return encode_event(partition, head, payload, bulk)
 
     def send(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer] = ()) -> int:
         """Sends the next event; returns its sequence."""
         self.peer.send(self.frame(partition, payload, bulk))
-        self.last[partition] = self.last.get(partition, 0) + 1
-        return self.last[partition]
+        self._last[partition] = self._given[partition]
+        return self._last[partition]

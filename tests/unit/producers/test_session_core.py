@@ -7,7 +7,7 @@ import pytest
 from fakes.session_world import World, put_draft, put_values
 from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
-from paramstream.errors import EventLost, Fenced, StorageFull, UnknownTopic
+from paramstream.errors import EventLost, Fenced, OutcomeUnknown, StorageFull, UnknownTopic
 from paramstream.events.codec import decode_vector
 from paramstream.producers.calls import Call
 from paramstream.producers.session_core import PUTS_BEFORE_JOINING
@@ -240,6 +240,30 @@ def test_an_older_session_is_fenced_and_everything_without_an_answer_fails(world
     world.settle()
     assert world.fenced
     assert isinstance(call.error, Fenced) and isinstance(queued.error, Fenced)
+
+
+def test_what_a_fenced_session_has_on_the_wire_gets_its_own_answer(world: World) -> None:
+    stands, refused, queued = world.put(P), world.put(P), world.put(Q)
+    world.arrive(1)
+    world.owner.open("p")
+    world.arrive()
+    # The refusal overtakes the ack, as it does under write_through.
+    world.down.reverse()
+    world.settle()
+    assert world.fenced and isinstance(refused.error, Fenced) and isinstance(queued.error, Fenced)
+    assert stands.accepted and stands.error is None
+    assert world.core.answered
+    world.sync()
+    assert stands.durable
+
+
+def test_what_nobody_can_tell_a_fenced_session_is_unknown(world: World) -> None:
+    call = world.put(P)
+    world.owner.open("p")
+    world.disconnect(arrived=0)
+    world.do(world.core.fence(Fenced("a newer one is served"), fresh=True))
+    assert isinstance(call.error, OutcomeUnknown) and call.outcome() == "unknown"
+    assert world.core.answered
 
 
 def test_a_frame_that_found_no_room_goes_with_the_next_try_in_its_order(world: World) -> None:
