@@ -13,7 +13,7 @@ from typing import Any
 
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent, ParamstreamError
-from ..events.codec import Buffer, read_prefix
+from ..events.codec import Buffer, position_of
 from ..transport.link import Handler
 from ..transport.messages import (
     Call,
@@ -48,11 +48,9 @@ class Cut:
     """Partition number → the position before the first event to apply."""
     until: Mapping[int, int]
     """Partition number → the last position to apply."""
-    until_ns: int | None = None
-    """Nothing sequenced after this time is applied, ns since 1970."""
 
-    def holds(self, number: int, position: int, time_ns: int) -> bool:
-        return position <= self.until.get(number, 0) and (self.until_ns is None or time_ns <= self.until_ns)
+    def holds(self, number: int, position: int) -> bool:
+        return position <= self.until.get(number, 0)
 
 
 class Playback:
@@ -82,8 +80,7 @@ class Playback:
         """Frames behind `after` within the cut."""
         found: list[memoryview] = []
         for frame in self._source.read(partition, after, max_bytes):
-            prefix = read_prefix(frame)
-            if not self._cut.holds(partition[1], prefix.position, prefix.time):
+            if not self._cut.holds(partition[1], position_of(frame)):
                 break
             found.append(frame)
             self._progress(len(frame))
@@ -157,6 +154,6 @@ class PlaybackLink:
             frames = self._playback.read(partition, asked.after, asked.max_bytes)
         except ParamstreamError as problem:
             error = WireError.of(problem)
-        end = read_prefix(frames[-1]).position if frames else asked.after
+        end = position_of(frames[-1]) if frames else asked.after
         self._furthest[partition] = max(end, self._furthest.get(partition, 0))
         self._handler.fetched(Fetched(asked.id, *partition, len(frames), end, 0, error), frames)

@@ -8,6 +8,7 @@ What comes back is a `Replica` that follows nothing: it stays at that state.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def restore(
         if record.persistence == "none":
             raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=topic)
         _check_start(opened, dense_only)
-        sealed, cut = _find(opened, at)
+        sealed, cut = _find(opened, at, dense_only)
         playback = Playback(opened, cut, progress)
         replica = Replica(
             [topic],
@@ -134,37 +135,64 @@ def _check_start(source: Source, dense_only: bool) -> None:
             )
 
 
-def _find(source: Source, at: Moment) -> tuple[SealedAt | None, Cut]:
+def _find(source: Source, at: Moment, dense_only: bool) -> tuple[SealedAt | None, Cut]:
     """The version to serve, None where there is none yet, and what of the log to apply."""
     record = source.record
-    weights = record.partitions
-    bounds = _bounds(record, at)
     if isinstance(at, int):
-        check_version(at)
-        by_number = _sealed(source, bounds)
-        if at not in by_number:
-            held = ", ".join(str(version) for version in sorted(by_number)) or "none"
-            raise VersionNotHeld(
-                "the log has no such version", topic=record.name, version=at, remedy=f"There are: {held}"
-            )
-        sealed = by_number[at]
-        closed = sealed.closed_cut()
-        until = {number: closed.get((record.id, number), 0) for number in range(weights + 1)}
-        return sealed, Cut(_starts(source, sealed), until)
-    newest = max(_sealed(source, bounds).values(), key=lambda sealed: sealed.frame.position, default=None)
-    return newest, Cut(_starts(source, newest), bounds.until, bounds.until_ns)
+        sealed = _sealed_as(source, check_version(at))
+        return sealed, Cut(_starts(source, sealed), _until(record, sealed.closed_cut()))
+    until = _bounds(source, at)
+    bounds = VersionVector({(record.id, number): position for number, position in until.items()})
+    # What is not closed is lowered to what is: a commit counts if all that it depends on lies within the bounds.
+    standing = [
+        sealed
+        for sealed in _sealed(source, until[record.partitions]).values()
+        if _followed(record, sealed.closed_cut(), dense_only) <= bounds
+    ]
+    newest = max(standing, key=lambda sealed: sealed.frame.position, default=None)
+    return newest, Cut(_starts(source, newest), until)
 
 
-def _bounds(record: TopicRecord, at: Moment) -> Cut:
-    """What of each partition lies at or before the moment; a version is looked for in all of the log."""
-    everything = dict.fromkeys(range(record.partitions + 1), MAX_POSITION)
+def _sealed_as(source: Source, version: int) -> SealedAt:
+    """The version sealed last under that number. Raises `VersionNotHeld` that names those there are."""
+    found = _sealed(source, MAX_POSITION)
+    if version not in found:
+        held = ", ".join(str(each) for each in sorted(found)) or "none"
+        raise VersionNotHeld(
+            "the log has no such version", topic=source.record.name, version=version, remedy=f"There are: {held}"
+        )
+    return found[version]
+
+
+def _bounds(source: Source, at: VersionVector[str] | datetime | None) -> dict[int, int]:
+    """The last position of each partition that lies at or before the moment."""
+    record = source.record
+    numbers = range(record.partitions + 1)
     if isinstance(at, VersionVector):
-        return Cut({}, {number: at.get((record.name, number), 0) for number in everything})
+        return {number: at.get((record.name, number), START) for number in numbers}
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise InvalidEvent(f"{at} names no time zone", remedy="Give one, for example datetime.now(timezone.utc)")
-        return Cut({}, everything, int(at.timestamp() * 1e9))
-    return Cut({}, everything)
+        moment_ns = int(at.timestamp() * 1e9)
+        return {
+            number: max(
+                (frame.position for frame in frames_of(source, number) if frame.time <= moment_ns), default=START
+            )
+            for number in numbers
+        }
+    return dict.fromkeys(numbers, MAX_POSITION)
+
+
+def _until(record: TopicRecord, closed: VersionVector[int]) -> dict[int, int]:
+    return {number: closed.get((record.id, number), START) for number in range(record.partitions + 1)}
+
+
+def _followed(record: TopicRecord, vector: VersionVector[int], dense_only: bool) -> VersionVector[int]:
+    """The vector's entries of the partitions that are restored: nothing waits for others."""
+    first = record.partitions if dense_only else 0
+    return VersionVector(
+        {(topic, number): at for (topic, number), at in vector.items() if topic == record.id and number >= first}
+    )
 
 
 def _starts(source: Source, sealed: SealedAt | None) -> dict[int, int]:
@@ -175,13 +203,10 @@ def _starts(source: Source, sealed: SealedAt | None) -> dict[int, int]:
     return starts
 
 
-def _sealed(source: Source, bounds: Cut) -> dict[int, SealedAt]:
-    """The commits that stand within the bounds, by version; what a rewind superseded is left out."""
-    return sealed_in(
-        frame
-        for frame in frames_of(source, source.record.partitions)
-        if bounds.holds(frame.partition, frame.position, frame.time)
-    )
+def _sealed(source: Source, until: int) -> dict[int, SealedAt]:
+    """The versions that stand at position `until` of the weight partition; what a rewind superseded is left out."""
+    frames = frames_of(source, source.record.partitions)
+    return sealed_in(itertools.takewhile(lambda frame: frame.position <= until, frames))
 
 
 def sealed_in(frames: Iterable[EventFrame]) -> dict[int, SealedAt]:

@@ -178,4 +178,9 @@ class Play:
         if self._began_at is None:
             return "paramstream demo: starting a broker, a trainer and two replicas"
         passed = time.monotonic() - self._began_at
-        return f"paramstream demo: {passed:.0f} of {self._seconds:g} s, broker at {self._endpoint} with a log on disk"
+        where = f"broker at {self._endpoint} with a log on disk"
+        if passed < self._seconds:
+            return f"paramstream demo: {passed:.0f} of {self._seconds:g} s, {where}"
+        return (
+            f"paramstream demo: {'finishing' if self.results.restart else 'until the killed replica is back'}, {where}"
+        )

@@ -16,7 +16,7 @@ import msgspec
 from ...errors import ParamstreamError
 from .messages import Order, Report, decode_report, encode
 
-END_WITHIN_S = 10.0
+END_WITHIN_S = 30.0
 """How long a child may take to end when it is asked to, before it is killed."""
 TOLD_BYTES = 2000
 """How much of what a child said on standard error goes into an error."""

@@ -93,10 +93,18 @@ def test_a_vector_gives_the_state_that_had_seen_it(source: str, written: Written
 
 
 def test_a_vector_that_is_not_closed_is_lowered_to_what_is(source: str, written: Written) -> None:
-    # The commit of version 3 without the entries it depends on: it cannot be shown, nor can older ones.
+    # The commit of version 3 without the entries that it and the older ones depend on.
     commit = {partition: at for partition, at in written.after_3.items() if partition == ("model", 3)}
-    with pytest.raises(ps.ParamstreamError, match="could not be put together"):
-        ps.restore(source, "model", at=ps.VersionVector(commit))
+    with ps.restore(source, "model", at=ps.VersionVector(commit)) as replica:
+        assert [replica.get(f"k{number}") for number in range(VERSIONS)] == [None] * VERSIONS
+        with pytest.raises(ps.VersionNotHeld):
+            replica.weights()
+
+
+def test_a_vector_of_the_weights_alone_serves_for_weights_alone(written: Written) -> None:
+    commit = {partition: at for partition, at in written.after_3.items() if partition == ("model", 3)}
+    with ps.restore(written.log, "model", at=ps.VersionVector(commit), dense_only=True, arrays="numpy") as replica:
+        assert replica.weights().version == 3
 
 
 def test_a_time_gives_the_state_of_that_time(written: Written) -> None:
