@@ -15,6 +15,7 @@ from ..errors import CorruptLog, ParamstreamError, UnknownTopic
 from ..eventlog.log import PartitionLog
 from ..events.codec import position_of
 from ..transport.messages import Fetch, Fetched, WireError, decode_message, encode_message
+from ..transport.pieces import pieces_of
 from ..transport.sockets import Socket, release, router
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024
@@ -68,7 +69,8 @@ class FetchServer:
             return
         answer, frames = self._read(message)
         try:
-            socket.send_multipart([routing_id, encode_message(answer), *frames], zmq.NOBLOCK, copy=False)
+            for message in (encode_message(answer), *pieces_of(frames)):
+                socket.send_multipart([routing_id, message], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             # The client is gone, or takes nothing: it asks again when it can.
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import zmq
@@ -23,6 +24,14 @@ GREET_S = 1.0
 """How long a broker may take to answer a hello before the attempt is given up (and made again)."""
 
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
+
+class Received(NamedTuple):
+    """A message of the broker."""
+
+    data: memoryview
+    is_answer: bool
+    """It came on the fetch socket."""
 
 
 class Monitored:
@@ -85,16 +94,16 @@ class Connection:
             self._poller.register(self._fetch.socket, zmq.POLLIN)
         self._fetch.socket.send(data)
 
-    def receive(self, timeout_s: float, most: int) -> list[list[memoryview]]:
-        """Messages that are there, waiting at most `timeout_s` for the first; each is a list of its frames."""
-        messages: list[list[memoryview]] = []
+    def receive(self, timeout_s: float, most: int) -> list[Received]:
+        """Messages that are there, waiting at most `timeout_s` for the first."""
+        messages: list[Received] = []
         for socket, _ in self._poller.poll(int(timeout_s * 1000)):
+            is_answer = socket is not self._down.socket
             while len(messages) < most:
                 try:
-                    parts = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                    messages.append(Received(socket.recv(zmq.NOBLOCK, copy=False).buffer, is_answer))
                 except zmq.Again:
                     break
-                messages.append([part.buffer for part in parts])
         return messages
 
     def broken(self) -> str:

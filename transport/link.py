@@ -40,6 +40,7 @@ from .messages import (
     decode_result,
     encode_message,
 )
+from .pieces import AnswerReader
 from .sockets import check_process
 
 TICK_S = 0.05
@@ -233,6 +234,7 @@ class Link:
     def _receive(self, connection: Connection) -> str:
         """Hand frames to the handler until the connection ends; returns why it did."""
         silence_s = SILENCE_HEARTBEATS * connection.welcome.heartbeat_s
+        answers = AnswerReader()
         heard = next_tick = time.monotonic()
         while not self._closing.is_set():
             timeout_s = max(0.0, next_tick - time.monotonic())
@@ -240,8 +242,11 @@ class Link:
             now = time.monotonic()
             if frames:
                 heard = now
-                for frame in frames:
-                    self._dispatch(frame)
+                for received in frames:
+                    if received.is_answer:
+                        self._take_answer(answers, received.data)
+                    else:
+                        self._dispatch(received.data)
                 self._handler.drained()
             if now >= next_tick:
                 next_tick = now + TICK_S
@@ -253,23 +258,28 @@ class Link:
                     return f"the broker said nothing for {silence_s:g} s"
         return "the link is closed"
 
-    def _dispatch(self, parts: list[memoryview]) -> None:
-        first = parts[0]
-        if bytes(first[:2]) == EVENT_MAGIC:
-            self._handler.event(first)
-            return
+    def _take_answer(self, answers: AnswerReader, data: memoryview) -> None:
         try:
-            message = decode_message(first)
+            whole = answers.take(data)
         except CorruptLog:
             self.garbled_frames += 1
             return
-        match message:
-            case Response():
-                self._answered(message)
-            case Fetched():
-                self._handler.fetched(message, parts[1:])
-            case _:
-                self._handler.message(message)
+        if whole is not None:
+            self._handler.fetched(*whole)
+
+    def _dispatch(self, frame: memoryview) -> None:
+        if bytes(frame[:2]) == EVENT_MAGIC:
+            self._handler.event(frame)
+            return
+        try:
+            message = decode_message(frame)
+        except CorruptLog:
+            self.garbled_frames += 1
+            return
+        if isinstance(message, Response):
+            self._answered(message)
+        else:
+            self._handler.message(message)
 
     def _answered(self, response: Response) -> None:
         with self._pending_lock:

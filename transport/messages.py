@@ -374,7 +374,7 @@ class Fetch(Message, frozen=True):
 
 
 class Fetched(Message, frozen=True):
-    """Followed by `count` event frames in the same multipart message. `end` is the position of the last one, or `after`."""
+    """Followed by `count` event frames, in messages of their own (`pieces.py`). `end` is the position of the last one, or `after`."""
 
     id: int
     topic: int
