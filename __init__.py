@@ -4,12 +4,13 @@ This file is the list of public names and nothing else.
 """
 
 from .brokers.broker import Broker, BrokerStatus
-from .client import Client, TopicInfo, VersionInfo, connect, restore
+from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers.events import Event
 from .consumers.replica import Replica
 from .consumers.status import ReplicaStatus, Served
 from .consumers.subscriber import Subscription
+from .consumers.version_info import VersionInfo
 from .consumers.views import Weights
 from .errors import (
     AccessDenied,

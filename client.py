@@ -16,19 +16,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 from .brokers.registry import topics_in
 from .consistency.gate import Ordering
-from .consistency.position import show
 from .consistency.vector import VersionVector
 from .consumers.replica import Replica
 from .consumers.restore import Moment
 from .consumers.restore import restore as restore_from
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
+from .consumers.version_info import VersionInfo
 from .errors import InvalidEvent, ParamstreamError
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
@@ -75,20 +74,6 @@ class TopicInfo:
     partitions: int
     persistence: str
     retain_versions: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionInfo:
-    """A sealed version of a topic's weights."""
-
-    version: int
-    position: str
-    """Of its commit, `epoch:offset`."""
-    time: datetime
-    tensors: int
-    bytes: int
-    digest: str
-    restorable: bool
 
 
 def connect(endpoint: str | Sequence[str], timeout: float = CONNECT_S) -> Client:
@@ -212,7 +197,7 @@ class Client:
         """The sealed versions that the topic's owner knows, oldest commit first."""
         record = self._directory.topic(topic)
         found: list[VersionRecord] = self._link.request(ListVersions(record.id), list[VersionRecord], timeout)
-        return [_version_info(version) for version in found]
+        return [VersionInfo.of_record(version) for version in found]
 
     def replicas(self, topic: str, timeout: float = TIMEOUT_S) -> list[ReplicaStatus]:
         """What the replicas of the topic last reported of themselves, with the age of each report."""
@@ -379,15 +364,3 @@ def _ordering(ordering: str) -> Ordering:
 
 def _topic_info(record: TopicRecord) -> TopicInfo:
     return TopicInfo(record.name, record.id, record.partitions, record.persistence, record.retain_versions)
-
-
-def _version_info(record: VersionRecord) -> VersionInfo:
-    return VersionInfo(
-        version=record.version,
-        position=show(record.position),
-        time=datetime.fromtimestamp(record.time / 1e9, UTC),
-        tensors=record.tensors,
-        bytes=record.nbytes,
-        digest=record.digest.hex(),
-        restorable=record.restorable,
-    )

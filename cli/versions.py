@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from ..client import VersionInfo, connect
+from ..client import connect
+from ..consumers.version_info import VersionInfo
 from ..tiers.sizes import size_text
 from .options import add_connect, add_json, add_topic
 from .output import print_json, print_table

@@ -32,6 +32,8 @@ class Sealed:
     rewind: bool
     first: int
     """The position of the first event that it was made from."""
+    time: int
+    """When its commit was sequenced, ns since 1970."""
 
     @property
     def version(self) -> int:
@@ -110,7 +112,7 @@ class Assembly:
         dense = DenseVersion(
             self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot
         )  # fmt: skip
-        return Sealed(dense, self.specs, vector, self.commit.rewind, self.first)
+        return Sealed(dense, self.specs, vector, self.commit.rewind, self.first, self.frame.time)
 
     def _copy(self, spec: TensorSpec, offset: int, data: memoryview, buffer: memoryview) -> None:
         if offset + len(data) > spec.nbytes:

@@ -1,0 +1,56 @@
+"""A sealed version as users are told of it: by `client.versions`, and by `replica.on_switch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ..consistency.position import show
+from ..transport.messages import VersionRecord
+from .versions import Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A sealed version of a topic's weights."""
+
+    version: int
+    position: str
+    """Of its commit, `epoch:offset`."""
+    time: datetime
+    """When the commit was sequenced."""
+    tensors: int
+    bytes: int
+    digest: str
+    restorable: bool
+    """Of `client.versions`: the log still has all of it. Of `replica.on_switch`: it was durable when it was switched to."""
+
+    @classmethod
+    def of_record(cls, record: VersionRecord) -> VersionInfo:
+        """What the topic's owner says."""
+        return cls(
+            version=record.version,
+            position=show(record.position),
+            time=_moment(record.time),
+            tensors=record.tensors,
+            bytes=record.nbytes,
+            digest=record.digest.hex(),
+            restorable=record.restorable,
+        )
+
+    @classmethod
+    def of_sealed(cls, sealed: Sealed, durable: bool) -> VersionInfo:
+        """What a replica holds."""
+        return cls(
+            version=sealed.version,
+            position=show(sealed.position),
+            time=_moment(sealed.time),
+            tensors=len(sealed.specs),
+            bytes=sum(spec.nbytes for spec in sealed.specs.values() if not spec.tied_to),
+            digest=sealed.digest,
+            restorable=durable,
+        )
+
+
+def _moment(time_ns: int) -> datetime:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC)
