@@ -116,7 +116,7 @@ class Call:
 class Event:
     """An event with its sequence, until it is answered."""
 
-    __slots__ = ("bulk", "calls", "nbytes", "owned", "payload", "refused", "sends", "sequence", "source")
+    __slots__ = ("bulk", "calls", "nbytes", "on_wire", "owned", "payload", "refused", "sends", "sequence", "source")
 
     def __init__(self, sequence: int, draft: Draft, calls: list[Call]) -> None:
         self.sequence = sequence
@@ -128,7 +128,9 @@ class Event:
         self.source = draft.source
         self.calls = calls
         self.sends = 0
-        """How often it was put on the wire."""
+        """How often it was put on the wire, of this connection or an older one."""
+        self.on_wire = False
+        """The present connection took it and owes its answer; otherwise it still has to go."""
         self.refused = False
         """It was refused for its epoch; with one send, nobody can have seen it."""
 

@@ -54,7 +54,7 @@ class PartitionState:
 
     def unanswered(self) -> Iterator[Event]:
         """Events on the wire that this connection still has to answer."""
-        return (event for event in self.flight.values() if event.sends and not event.refused)
+        return (event for event in self.flight.values() if event.on_wire)
 
     def is_durable(self, position: int) -> bool:
         """By what is known now: the durable head has passed it, or its epoch is over."""

@@ -158,6 +158,7 @@ class SessionCore:
             return self._give_up_fenced()
         for partition in self.partitions.values():
             for event in partition.unanswered():
+                event.on_wire = False
                 for call in event.calls:
                     call.unknown = True
         return self._take()
@@ -165,6 +166,7 @@ class SessionCore:
     def unsent(self, event: Event) -> list[Effect]:
         """`Send` could not put it on the wire. It goes with `retry`, or with the next join where the connection is gone."""
         event.sends -= 1
+        event.on_wire = False
         self.congested = True
         return self._take()
 
@@ -279,7 +281,7 @@ class SessionCore:
             self._turn_down(event, self.fenced or error)
             return self.fence(error) if isinstance(error, Fenced) else self._take()
         if message.rejoin:
-            event.refused = True
+            event.refused, event.on_wire = True, False
             self._stale.add(partition.id)
         elif message.gap:
             self._go_again(partition, event, message.last_sequence)
@@ -389,7 +391,7 @@ class SessionCore:
         bulk_nbytes = sum(len(piece) for piece in event.bulk)
         event.bulk, event.owned = (memoryview(frame)[len(frame) - bulk_nbytes :],), True
         event.sends += 1
-        event.refused = False
+        event.refused, event.on_wire = False, True
         self._effects.append(Send(event, frame))
 
     # --- joins ----------------------------------------------------------------------------------------------------------------
@@ -417,13 +419,13 @@ class SessionCore:
         partition.last = record.last_sequence
         partition.next_sequence = max(partition.next_sequence, record.last_sequence + 1)
         self._settle_accepted(partition, record)
-        self._send_waiting(partition, everything=True)
+        self._send_waiting(partition)
 
-    def _send_waiting(self, partition: PartitionState, everything: bool = False) -> None:
-        """Send what waits in flight: never sent or refused for its epoch; `everything` where the connection is new."""
+    def _send_waiting(self, partition: PartitionState) -> None:
+        """Send what is in flight and not on the wire of this connection: never sent there, or refused for its epoch."""
         previous = partition.last
         for event in list(partition.flight.values()):
-            if everything or event.refused or not event.sends:
+            if not event.on_wire:
                 if event.given_up:
                     self._answered(partition, event)
                     continue
@@ -514,7 +516,7 @@ class SessionCore:
             self._answered(partition, event)
             return
         partition.last = last_sequence
-        event.sends = 0
+        event.sends, event.on_wire = 0, False
         self._transmit(partition, event, partition.before(event.sequence))
 
     def _answered(self, partition: PartitionState, event: Event) -> None:

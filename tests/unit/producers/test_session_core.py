@@ -10,7 +10,9 @@ from paramstream.consistency.vector import VersionVector
 from paramstream.errors import EventLost, Fenced, OutcomeUnknown, StorageFull, UnknownTopic
 from paramstream.events.codec import decode_vector
 from paramstream.producers.calls import Call
+from paramstream.producers.effects import Send
 from paramstream.producers.session_core import PUTS_BEFORE_JOINING
+from paramstream.transport.messages import Join
 
 P, Q, R = (7, 0), (7, 1), (7, 2)
 
@@ -275,6 +277,18 @@ def test_a_frame_that_found_no_room_goes_with_the_next_try_in_its_order(world: W
     world.do(world.core.retry())
     world.settle()
     assert [put_values(event) for event in world.sent] == [[b"1"], [b"2"]]
+
+
+def test_a_frame_that_found_no_room_after_a_loss_goes_though_an_older_copy_was_sent(world: World) -> None:
+    call = world.put(P, b"1")
+    world.disconnect(arrived=0)
+    answer = world.owner.join(Join("p", world.core.incarnation, world.core.unconfirmed()))
+    [send] = [effect for effect in world.core.joined(answer, fresh=True) if isinstance(effect, Send)]
+    world.do(world.core.unsent(send.event))
+    assert not world.up
+    world.do(world.core.retry())
+    world.settle()
+    assert call.accepted
 
 
 def test_events_of_a_deleted_topic_fail_and_others_go_on(world: World) -> None:
