@@ -117,11 +117,10 @@ class Loop:
         if routing_id == SYNC_ID:
             self._synced(msgspec.msgpack.decode(parts[0], type=_SYNC_TYPE))
             return
-        if len(parts) != 1:
-            self.garbled_frames += 1
-            return
         frame, client = parts[0], client_of(routing_id)
         try:
+            if len(parts) != 1:
+                raise CorruptLog(f"a message of {len(parts)} frames; every frame is a message of its own")
             if bytes(frame[:2]) == EVENT_MAGIC:
                 self._event(client, frame)
             else:
@@ -143,6 +142,11 @@ class Loop:
             error = UnknownTopic(f"this broker has no partition {frame.partition} of topic {frame.topic:016x}")
         elif owned.error is not None:
             error = owned.error
+        else:
+            try:
+                self._partitions.check_past(frame.head, frame.payload)
+            except InvalidEvent as beyond:
+                error = beyond
         if owned is None or error is not None:
             assert error is not None
             self._send(peer, _refusal(frame, error))
@@ -174,7 +178,7 @@ class Loop:
             case Goodbye():
                 self._forget(peer)
             case _:
-                self.garbled_frames += 1
+                raise CorruptLog(f"a {type(message).__name__} is not for this socket of a broker")
 
     def _refuse_garbled(self, client: bytes, error: CorruptLog) -> None:
         self.garbled_frames += 1

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from secrets import randbits
 from typing import cast
 
-from ..consistency.position import epoch_of
+from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId
-from ..errors import ParamstreamError
+from ..errors import CorruptLog, InvalidEvent, ParamstreamError
 from ..eventlog.log import EventLog, PartitionLog
 from ..eventlog.memory import MemoryLog
-from ..events.codec import EventFrame
+from ..events.codec import EventFrame, Head, decode_vector
+from ..events.kinds import Commit, Payload
 from ..transport.messages import Heads, TopicRecord
 from .checks import Role
 from .effects import Append
@@ -26,6 +27,9 @@ from .takeover import claim_record
 
 META: PartitionId = (0, 0)
 """The partition that holds topics, tables, incarnations and announced snapshots."""
+
+MAX_CHECKED = 4096
+"""Vectors remembered as checked: neighbours carry the same ones."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,36 @@ class Partitions:
         """For the fetch thread: replaced by item, never rebuilt."""
         self.shown: dict[PartitionId, int] = {}
         """The last position that readers may see."""
+        self._checked: dict[bytes, None] = {}
+        """Encoded vectors that have passed `check_past`: what was sequenced once stays so."""
+
+    def check_past(self, head: Head, payload: Payload) -> None:
+        """Raises `InvalidEvent` where an event depends on a position that its partition has not reached: whoever applies it
+        in order would wait for ever. Partitions that this broker does not own are not judged.
+        """
+        vectors = (head.own, head.observed, payload.needs) if isinstance(payload, Commit) else (head.own, head.observed)
+        for data in vectors:
+            if data not in self._checked:
+                self._check_vector(data)
+                if len(self._checked) >= MAX_CHECKED:
+                    self._checked.clear()
+                self._checked[data] = None
+
+    def _check_vector(self, data: bytes) -> None:
+        try:
+            vector = decode_vector(data)
+        except CorruptLog as error:
+            raise InvalidEvent(f"the event's vector cannot be decoded: {error.problem}") from error
+        for (topic, number), at in vector.items():
+            owned = self.owned.get((topic, number))
+            if owned is not None and at > owned.core.sequenced:
+                raise InvalidEvent(
+                    f"it depends on {show(at)}, which is not sequenced yet: the partition stands at {show(owned.core.sequenced)}",
+                    topic=owned.core.settings.topic_name,
+                    partition=number,
+                    position=at,
+                    remedy="Observe what replicas, receipts and events say, of this log",
+                )
 
     @property
     def nbytes(self) -> int:

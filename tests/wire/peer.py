@@ -127,6 +127,10 @@ class Writer:
         head = Head(self.producer, self.incarnation, sequence, last, self.epochs[partition], 0)
         return encode_event(partition, head, payload, bulk)
 
+    def given(self, partition: PartitionId) -> int:
+        """The last sequence that was given."""
+        return self._given.get(partition, 0)
+
     def send(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer] = ()) -> int:
         """Sends the next event; returns its sequence."""
         self.peer.send(self.frame(partition, payload, bulk))
