@@ -18,6 +18,7 @@ from ..consistency.vector import PartitionId
 from ..errors import Fenced, ParamstreamError, UnknownTopic
 from ..events.kinds import Payload
 from ..transport.messages import (
+    AwaitDurable,
     CreateTable,
     CreateTopic,
     DeleteTopic,
@@ -30,6 +31,7 @@ from ..transport.messages import (
     OpenProducer,
     OpenReplica,
     PartitionRecord,
+    PrepareCommit,
     Report,
     TopicRecord,
     Unconfirmed,
@@ -97,6 +99,10 @@ class Calls:
                 answer(self.reports(call.topic))
             case DescribePartitions():
                 answer(self._describe(call.topic))
+            case PrepareCommit():
+                self._prepare_commit(call, answer)
+            case AwaitDurable():
+                self._await_durable(call, answer)
             case _:
                 raise ParamstreamError(
                     f"this broker does not know the call {type(call).__name__}", remedy="Upgrade the broker"
@@ -174,10 +180,15 @@ class Calls:
 
     def _join(self, peer: Peer, call: Join, answer: Answer) -> None:
         newest = self.meta.producer_incarnation(call.name)
-        if call.incarnation != newest:
+        if call.incarnation < newest:
             raise Fenced(
                 f"producer {call.name!r} of incarnation {call.incarnation} is not the newest ({newest})",
                 remedy="A producer name has one live session; close the other one or choose another name",
+            )
+        if call.incarnation > newest:
+            raise Fenced(
+                f"this broker does not know incarnation {call.incarnation} of producer {call.name!r}: it came back without the log",
+                remedy="Open the publisher again, and create the topic where it is gone",
             )
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in call.unconfirmed}
         peer.joined[call.incarnation] = call.name
@@ -201,6 +212,25 @@ class Calls:
             owned = self._healthy((topic.id, number))
             records.append(owned.core.describe(owned.log.start, now))
         return records
+
+    def _prepare_commit(self, call: PrepareCommit, answer: Answer) -> None:
+        topic = self._topic(call.topic)
+        weights = topic.id, topic.partitions
+        core = self._healthy(weights).core
+        prepared = core.prepare_commit(call)
+        self._when({weights: core.answers_wait_for}, lambda: answer(prepared))
+
+    def _await_durable(self, call: AwaitDurable, answer: Answer) -> None:
+        needs: dict[PartitionId, int] = {}
+        for topic_id, number, at in call.positions:
+            partition = self._topic(topic_id).id, number
+            if partition in self._partitions.owned and not self._healthy(partition).core.is_lost(at):
+                needs[partition] = max(at, needs.get(partition, 0))
+        self._when(needs, lambda: answer([at for at in call.positions if self._is_lost(*at)]))
+
+    def _is_lost(self, topic_id: int, number: int, at: int) -> bool:
+        owned = self._partitions.owned.get((topic_id, number))
+        return owned is None or owned.core.is_lost(at)
 
     def _topic(self, topic_id: int) -> TopicRecord:
         topic = self.meta.topic_by_id(topic_id)

@@ -7,15 +7,16 @@ the partition; so a durable commit has them. Chunks are kept as runs in which se
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..errors import EventLost, VersionConflict
+from ..errors import EventLost, InvalidEvent, VersionConflict
 from ..events.codec import Head
+from ..events.digest import version_digest
 from ..events.kinds import Chunk, Commit, Part, PartRef, TensorSpec
-from ..transport.messages import SealedVersion, VersionRecord
-from .schema import as_schema, check_digest, check_schema, union_of
+from ..transport.messages import PreparedCommit, SealedVersion, VersionRecord
+from .schema import as_schema, check_digest, check_schema, complete, union_of
 
 PartKey = tuple[str, int, int]
 """(producer, incarnation, sequence)."""
@@ -68,6 +69,8 @@ class Sealed(msgspec.Struct, array_like=True, frozen=True):
     """(first, last) positions of runs of its chunks, both inclusive."""
     superseded: bool = False
     """A rewind to this number or a lower one came later."""
+    refs: tuple[PartRef, ...] = ()
+    """Its parts, as its commit named them."""
 
     @property
     def first(self) -> int:
@@ -101,19 +104,21 @@ class DenseState(msgspec.Struct, array_like=True):
 
     def check(self, commit: Commit) -> None:
         """Raises what speaks against sealing: `VersionConflict`, `EventLost`, `InvalidEvent` or `SchemaMismatch`."""
-        self._check_number(commit)
-        parts = self._named_parts(commit)
-        chunks = _Chunks(self.staged)
-        for part in parts:
-            for spec in part.tensors:
-                if not chunks.hold(part, spec):
-                    raise _lost(
-                        part.key, commit.version, f"chunks {spec.first_chunk} to {spec.last_chunk} of", spec.name
-                    )
-        union = union_of(part.tensors for part in parts)
+        union = self._joined(commit.version, commit.parts, commit.schema, commit.rewind)
         check_digest(union, self.schema, commit)
-        if commit.schema != "replace" and self.schema is not None:
-            check_schema(union, self.schema, commit.version)
+
+    def prepare(self, version: int, parts: Sequence[PartRef], schema: str, rewind: bool) -> PreparedCommit:
+        """What a commit of these parts must say, for a committer that has not seen their tensors. Raises as `check` does.
+
+        The digest is over the union with the tied names that it left out: the same however ranks share a version out.
+        """
+        found = self.sealed[-1] if rewind and self.sealed else self.current(version)
+        if found is not None and found.version == version and set(found.refs) == set(parts):
+            return PreparedCommit(found.digest, position=found.position)
+        union = self._joined(version, parts, schema, rewind)
+        if self.schema is None or schema == "replace":
+            return PreparedCommit(version_digest(union.values()), as_schema(union))
+        return PreparedCommit(version_digest(complete(union, self.schema).values()))
 
     # --- the one way in ---
 
@@ -158,29 +163,52 @@ class DenseState(msgspec.Struct, array_like=True):
 
     # --- inside ---
 
-    def _check_number(self, commit: Commit) -> None:
-        if commit.rewind or not self.sealed:
+    def _joined(self, version: int, refs: Sequence[PartRef], schema: str, rewind: bool) -> dict[str, TensorSpec]:
+        """The tensors of the parts that would seal `version`, by name. Raises what speaks against it."""
+        self._check_number(version, rewind)
+        parts = self._standing(version, refs)
+        chunks = _Chunks(self.staged)
+        for part in parts:
+            for spec in part.tensors:
+                if not chunks.hold(part, spec):
+                    raise _lost(part.key, version, f"chunks {spec.first_chunk} to {spec.last_chunk} of", spec.name)
+        _check_apart(version, parts)
+        union = union_of(part.tensors for part in parts)
+        if schema != "replace" and self.schema is not None:
+            check_schema(union, self.schema, version)
+        return union
+
+    def _check_number(self, version: int, rewind: bool) -> None:
+        if rewind or not self.sealed:
             return
         newest = self.sealed[-1].version
-        if commit.version > newest:
+        if version > newest:
             return
-        if self.current(commit.version) is not None:
-            problem = f"version {commit.version} is sealed already, with another digest"
+        if self.current(version) is not None:
+            problem = f"version {version} is sealed already, with another digest"
         else:
-            problem = f"version {commit.version} is lower than the newest, {newest}"
+            problem = f"version {version} is lower than the newest, {newest}"
         raise VersionConflict(
             problem,
-            version=commit.version,
+            version=version,
             remedy="Publish a higher number, or say rewind=True to supersede what is above",
         )
 
-    def _named_parts(self, commit: Commit) -> list[OpenPart]:
+    def _standing(self, version: int, refs: Iterable[PartRef]) -> list[OpenPart]:
+        """The open parts that `refs` name."""
         standing = {part.key: part for part in self.parts}
         named: list[OpenPart] = []
-        for ref in commit.parts:
+        for ref in refs:
             part = standing.get(_key(ref))
-            if part is None or part.version != commit.version:
-                raise _lost(_key(ref), commit.version, "part", "")
+            if part is None:
+                raise _lost(_key(ref), version, "part", "")
+            if part.version != version:
+                raise InvalidEvent(
+                    f"{_show(part)} is of version {part.version}, not {version}",
+                    item=_item(part.key),
+                    version=version,
+                    remedy="Commit parts of one version only",
+                )
             named.append(part)
         return named
 
@@ -194,7 +222,7 @@ class DenseState(msgspec.Struct, array_like=True):
         self.staged.append(ChunkRun(head.producer, head.incarnation, version, head.sequence, position))
 
     def _seal(self, commit: Commit, position: int, time: int) -> None:
-        parts = self._named_parts(commit)
+        parts = self._standing(commit.version, commit.parts)
         union = union_of(part.tensors for part in parts)
         chunks = _Chunks(self.staged)
         if commit.rewind:
@@ -207,6 +235,7 @@ class DenseState(msgspec.Struct, array_like=True):
                 sum(spec.nbytes for spec in union.values() if not spec.tied_to),
                 tuple(part.position for part in parts),
                 tuple(sorted({span for part in parts for span in chunks.spans_of(part)})),
+                refs=commit.parts,
             )
         )  # fmt: skip
         if self.schema is None or commit.schema == "replace":
@@ -254,13 +283,37 @@ def _key(ref: PartRef) -> PartKey:
     return ref.producer, ref.incarnation, ref.sequence
 
 
+def _check_apart(version: int, parts: Iterable[OpenPart]) -> None:
+    """No two parts have a tensor of the same name, whatever its values."""
+    owners: dict[str, OpenPart] = {}
+    for part in parts:
+        for spec in part.tensors:
+            if spec.name in owners:
+                raise InvalidEvent(
+                    f"two parts have it, {_show(owners[spec.name])} and {_show(part)}",
+                    item=spec.name,
+                    version=version,
+                    remedy="Publish each tensor from one producer only",
+                )
+            owners[spec.name] = part
+
+
+def _show(part: OpenPart) -> str:
+    return f"part {part.sequence} of producer {part.producer!r} (incarnation {part.incarnation})"
+
+
+def _item(part: PartKey) -> str:
+    producer, incarnation, sequence = part
+    return f"{producer}/{incarnation}/{sequence}"
+
+
 def _lost(part: PartKey, version: int, what: str, tensor: str) -> EventLost:
     producer, incarnation, sequence = part
     inside = f" {tensor!r} in part" if tensor else ""
     return EventLost(
         f"{what}{inside} {sequence} of producer {producer!r} (incarnation {incarnation}) does not stand: "
         "it is lost, or a commit has ended it",
-        item=f"{producer}/{incarnation}/{sequence}",
+        item=_item(part),
         version=version,
         remedy="Publish what is missing again, and commit that",
     )

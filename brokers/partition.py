@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..consistency.epochs import EpochEnds
 from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, position, show
 from ..consistency.vector import PartitionId
 from ..errors import EventLost, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
@@ -28,6 +29,8 @@ from ..transport.messages import (
     Heads,
     JoinedPartition,
     PartitionRecord,
+    PrepareCommit,
+    PreparedCommit,
     Refused,
     Unconfirmed,
     VersionRecord,
@@ -271,6 +274,17 @@ class PartitionCore:
         return lowest_needed(
             self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago
         )
+
+    def prepare_commit(self, call: PrepareCommit) -> PreparedCommit:
+        """What a commit of these parts must say. Raises what it would be refused with; changes nothing."""
+        try:
+            return self.state.dense.prepare(call.version, call.parts, call.schema, call.rewind)
+        except ParamstreamError as error:
+            raise self._about(error) from None
+
+    def is_lost(self, position: int) -> bool:
+        """Above its epoch's end, or above all that was ever sequenced here."""
+        return position > self.state.position or EpochEnds(self.state.ends).is_lost(position)
 
     def versions(self) -> list[VersionRecord]:
         """The sealed versions that are known, oldest first."""

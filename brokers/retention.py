@@ -55,7 +55,8 @@ def lowest_needed(
     # Versions above the durable head may be lost yet, and must not displace the newest durable ones.
     settled = sum(1 for sealed in dense.sealed if sealed.position <= durable)
     needed += [sealed.first for sealed in dense.sealed[max(0, settled - retained) :]]
-    if (staged := dense.open_from()) is not None:
+    # A part that nobody will ever commit (its rank is gone) must not fill the log: past half it ends with the log's start.
+    if (staged := dense.open_from()) is not None and not use.is_half_full:
         needed.append(staged)
     firsts = {sealed.position: sealed.first for sealed in dense.sealed}
     for lease in leases:

@@ -151,12 +151,22 @@ class Gradients(Payload, frozen=True):
     dtype: str
 
 
+class ValidFor(Payload, frozen=True):
+    """What an entry is tied to: it is served only beside that version."""
+
+    version: int
+    commit: int = 0
+    """The position of the very commit, where the version was sealed when the entry was put. 0 where it was not: then a commit
+    of the version counts that names the entry."""
+
+
 class PutItem(Payload, frozen=True):
     """One entry: its value is the next `nbytes` of the bulk."""
 
     key: bytes
     nbytes: int
     ttl_ns: int | None = None
+    valid_for: ValidFor | None = None
 
 
 class Put(Payload, frozen=True):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..errors import CorruptLog, FieldValue, ParamstreamError, error_from_wire
-from ..events.kinds import Table, TensorSpec
+from ..events.kinds import PartRef, Table, TensorSpec
 
 MAGIC = b"PC"
 FORMAT = 1
@@ -141,6 +141,22 @@ class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
     topic: int
 
 
+class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
+    """What sealing `version` as the union of these parts would come to; raises what speaks against it. Changes nothing."""
+
+    topic: int
+    version: int
+    parts: tuple[PartRef, ...]
+    schema: str = "same"
+    rewind: bool = False
+
+
+class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those that are lost
+    """Answered once each of these (topic, partition, position) is durable, or known to be lost."""
+
+    positions: tuple[tuple[int, int, int], ...]
+
+
 class TopicRecord(Record, frozen=True):
     """A topic as `__meta` holds it."""
 
@@ -197,6 +213,15 @@ class Joined(Record, frozen=True):
     partitions: tuple[JoinedPartition, ...]
 
 
+class PreparedCommit(Record, frozen=True):
+    digest: bytes
+    """The digest of digests that the commit must name."""
+    schema: tuple[TensorSpec, ...] | None = None
+    """What the topic's schema becomes with it; None where it stays as it is."""
+    position: int = 0
+    """Of the commit that has sealed exactly these parts as this version already; 0 where none has."""
+
+
 class VersionRecord(Record, frozen=True):
     version: int
     position: int
@@ -230,7 +255,7 @@ class Request(Message, frozen=True):
     id: int
     call: (
         CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
-        | ListVersions | ListReplicas | DescribePartitions
+        | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable
     )  # fmt: skip
 
 

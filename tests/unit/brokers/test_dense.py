@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from cores.partitions import Log, Session, Weights, acked, refused, spec, start
 from paramstream.brokers.effects import Effect
 from paramstream.brokers.partition import PartitionCore
+from paramstream.brokers.state import PartitionState
 from paramstream.consistency.position import position
 from paramstream.errors import EventLost, InvalidEvent, ParamstreamError, SchemaMismatch, VersionConflict
 from paramstream.events.digest import tensor_digest, version_digest
 from paramstream.events.kinds import Chunk, Commit, Part, PartRef, Segment, TensorSpec
+from paramstream.transport.messages import PrepareCommit
 
 W, B = b"\1\0\0\0" * 4, b"\2\0\0\0"
 
@@ -89,10 +92,92 @@ def test_a_chunk_of_another_version_does_not_count() -> None:
     assert isinstance(error_of(session.send(session.frame(commit))), EventLost)
 
 
-def test_a_part_of_another_version_does_not_count() -> None:
+def test_a_part_of_another_version_is_refused_naming_it_and_both_versions() -> None:
     weights = weights_over()
     specs, ref = weights.stage(1, {"w": W})
-    assert isinstance(weights.session.refusal(weights.commit(2, [ref], specs)), EventLost)
+    error = weights.session.refusal(weights.commit(2, [ref], specs))
+    assert isinstance(error, InvalidEvent) and error.item == "trainer-0/1/2"
+    assert "part 2 of producer 'trainer-0'" in error.problem and "version 1, not 2" in error.problem
+
+
+def test_parts_that_both_have_a_tensor_are_refused_naming_it_and_them_whatever_its_values() -> None:
+    core = start(role="weights")
+    one, two = weights_over(core, "rank-0", 1), weights_over(core, "rank-1", 2)
+    specs, ref_one = one.stage(1, {"w": W})
+    _, ref_two = two.stage(1, {"w": W, "b": B})
+    error = error_of(one.session.send(one.session.frame(one.commit(1, [ref_one, ref_two], specs))))
+    assert isinstance(error, InvalidEvent) and error.item == "w"
+    assert "'rank-0'" in error.problem and "'rank-1'" in error.problem
+    twice = error_of(one.session.send(one.session.frame(one.commit(1, [ref_one, ref_one], specs))))
+    assert isinstance(twice, InvalidEvent) and twice.item == "w"
+
+
+def test_a_prepared_commit_has_the_digest_and_the_schema_of_the_union_and_changes_nothing() -> None:
+    core = start(role="weights")
+    one, two = weights_over(core, "rank-0", 1), weights_over(core, "rank-1", 2)
+    specs_one, ref_one = one.stage(1, {"w": W})
+    specs_two, ref_two = two.stage(1, {"b": B})
+    prepared = core.prepare_commit(PrepareCommit(77, 1, (ref_one, ref_two)))
+    assert prepared.digest == version_digest(specs_one + specs_two) and not prepared.position
+    assert [each.name for each in prepared.schema or ()] == ["b", "w"]
+    assert core.versions() == []
+    assert acked(one.session.send(one.session.frame(Commit(1, (ref_one, ref_two), prepared.digest))))
+
+
+def test_a_prepared_commit_counts_the_tied_names_that_its_parts_leave_out() -> None:
+    weights = weights_over()
+    weights.publish(1, {"embed": W}, ties={"head": "embed"})
+    core = weights.session.core
+    _, without = weights.stage(2, {"embed": W})
+    _, reverse = weights.stage(2, {"head": W})
+    prepared = core.prepare_commit(PrepareCommit(77, 2, (without,)))
+    assert prepared.schema is None
+    assert prepared.digest == core.state.dense.sealed[0].digest
+    assert core.prepare_commit(PrepareCommit(77, 2, (reverse,))).digest == prepared.digest
+    assert acked(weights.session.send(weights.session.frame(Commit(2, (reverse,), prepared.digest))))
+
+
+def test_preparing_what_is_sealed_of_the_very_parts_answers_where() -> None:
+    weights = weights_over()
+    specs, ref = weights.stage(1, {"w": W})
+    weights.session.send(weights.session.frame(weights.commit(1, [ref], specs)))
+    core = weights.session.core
+    again = core.prepare_commit(PrepareCommit(77, 1, (ref,)))
+    assert (again.position, again.digest) == (core.sequenced, version_digest(specs))
+    assert PartitionState.decode(core.state.encode(), core.sequenced).dense.sealed[0].refs == (ref,)
+    _, other = weights.stage(1, {"w": W[::-1]})
+    with pytest.raises(VersionConflict):
+        core.prepare_commit(PrepareCommit(77, 1, (other,)))
+
+
+def test_preparing_is_refused_as_the_commit_would_be() -> None:
+    weights = weights_over()
+    weights.publish(1, {"w": W, "b": B})
+    _, ref = weights.stage(2, {"w": W})
+    core = weights.session.core
+    with pytest.raises(SchemaMismatch, match="'b'") as caught:
+        core.prepare_commit(PrepareCommit(77, 2, (ref,)))
+    assert (caught.value.item, caught.value.topic) == ("b", "models")
+    with pytest.raises(EventLost, match="'rank-7'"):
+        core.prepare_commit(PrepareCommit(77, 2, (PartRef("rank-7", 1, 5),)))
+    replaced = core.prepare_commit(PrepareCommit(77, 2, (ref,), "replace"))
+    assert [each.name for each in replaced.schema or ()] == ["w"]
+    with pytest.raises(VersionConflict):
+        core.prepare_commit(PrepareCommit(77, 0, (ref,)))
+
+
+def test_what_a_dead_rank_left_open_is_ended_by_the_next_incarnations_commit() -> None:
+    core = start(role="weights")
+    dead, other = weights_over(core, "rank-0", 1), weights_over(core, "rank-1", 2)
+    dead.stage(1, {"w": W})
+    dead.session.write(Chunk(1, (Segment("b", 0, 4),)), [B])  # it dies before its second part
+    _, ref_other = other.stage(1, {"x": B})
+    again = weights_over(core, "rank-0", 3)
+    _, ref_again = again.stage(1, {"w": W[::-1]})
+    prepared = core.prepare_commit(PrepareCommit(77, 1, (ref_other, ref_again)))
+    assert acked(other.session.send(other.session.frame(Commit(1, (ref_other, ref_again), prepared.digest))))
+    assert core.state.dense.parts == [] and core.state.dense.staged == []
+    assert core.state.dense.open_from() is None
 
 
 def test_chunks_lost_with_their_epoch_are_missed_by_the_commit_in_the_next() -> None:

@@ -3,6 +3,7 @@
 from cores.partitions import Session, Weights, put, start
 from paramstream.brokers.partition import PartitionCore
 from paramstream.brokers.retention import LEASE_S, Lease, LogUse
+from paramstream.errors import EventLost
 
 OPENED_NS = 10**12
 LATER_NS = OPENED_NS + int(LEASE_S * 1e9)
@@ -75,6 +76,22 @@ def test_what_is_still_being_published_stays() -> None:
         Weights(session).publish(version, {"w": bytes([version]) * 8})
     core.synced(core.sequenced)
     assert core.trim_floor([], ROOMY, LATER_NS) == staged
+
+
+def test_what_nobody_commits_holds_the_log_only_while_it_is_under_half_full() -> None:
+    core = start(role="weights", retain_versions=1)
+    session = Session(core)
+    session.join()
+    weights = Weights(session)
+    specs, ref = weights.stage(9, {"w": bytes(8)})  # of a rank that is gone
+    for version in (1, 2, 3):
+        weights.publish(version, {"w": bytes([version]) * 8})
+    core.synced(core.sequenced)
+    floor = core.trim_floor([], HALF_FULL, LATER_NS)
+    assert floor == first(core, 3)
+    core.trimmed(floor - 1)
+    assert core.state.dense.open_from() is None
+    assert isinstance(session.refusal(weights.commit(9, [ref], specs)), EventLost)
 
 
 def test_rows_and_kv_keep_all() -> None:

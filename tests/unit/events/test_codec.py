@@ -115,7 +115,7 @@ def remade(frame: bytearray, *, format_number: int = codec.FORMAT, meta: bytes |
 
 def test_a_field_that_a_newer_writer_added_is_passed_over_O03() -> None:
     frame = put_frame()
-    newer = remade(frame, meta=msgspec.msgpack.encode([[[b"key", 5, 5, "a new field"]], "another"]))
+    newer = remade(frame, meta=msgspec.msgpack.encode([[[b"key", 5, 5, None, "a new field"]], "another"]))
     assert decode_event(newer).payload == decode_event(frame).payload
 
 
