@@ -266,7 +266,8 @@ class Loop:
         partition = (follow.topic, follow.partition)
         owned = self._partitions.owned.get(partition)
         error: ParamstreamError | None = owned.error if owned is not None else UnknownTopic(f"no partition {partition}")
-        if peer.name and peer.incarnation != self._calls.meta.replica_incarnation(peer.name):
+        # A broker that came back without its log has not heard of the name yet: nobody newer has it.
+        if peer.name and peer.incarnation < self._calls.meta.replica_incarnation(peer.name):
             error = self._fenced(peer)
         if owned is None or error is not None:
             assert error is not None

@@ -122,6 +122,7 @@ class Applier:
         images = self._images.get(step.partition)
         if images is not None:
             self._expire(step.partition, frame.position, frame.time, images)
+            images.drop_settled()
 
     def began(self, partition: PartitionId, position: int, time: int) -> None:
         """An epoch record was reached."""

@@ -80,6 +80,8 @@ class Followed:
     credited_bytes: int = 0
     accepted: int = 0
     durable: int = 0
+    heard: bool = False
+    """Those two heads are of the present connection."""
     told_durable: int = 0
     fetch_id: int = 0
     """Of the fetch that is out; 0 if none is."""

@@ -244,7 +244,7 @@ class Replica:
             heads = {p: self._core.heads(p) for p in positions}
             lag, buffered = self._core.lag_events(), self._core.buffered_bytes
             lost, garbled = self._core.lost_dependencies, self._core.garbled_frames
-            stopped = dict(sink.stopped)
+            stopped, known = dict(sink.stopped), self._core.heads_are_known
         topics = list(self._applier.topics.values())
         served = {
             t.record.name: Served(s.version, s.position, s.digest, t.stale)
@@ -260,7 +260,7 @@ class Replica:
             lag_events=lag,
             last_error=sink.switch_error or sink.last_error,
             age_s=age_s,
-            stale=not self._link.connected or age_s > STALE_S or bool(stopped) or any(t.stale for t in topics),
+            stale=not known or age_s > STALE_S or bool(stopped) or any(t.stale for t in topics),
             heads=self._named(heads),
             connected=self._link.connected,
             lost_dependencies=lost,

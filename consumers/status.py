@@ -41,7 +41,8 @@ class ReplicaStatus:
     age_s: float
     """Seconds since the last heartbeat of the broker; of a report: since it came."""
     stale: bool
-    """What is served may be old: no connection, no heartbeat for a while, a stopped partition, or a version of what is gone."""
+    """What is served may be old: no connection or one that has not told its heads yet, no heartbeat for a while, a stopped
+    partition, or a version of what is gone."""
     heads: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict[tuple[str, int], tuple[int, int]])
     """(accepted, durable) of each partition as last heard."""
     connected: bool = False

@@ -160,6 +160,11 @@ class SubscriptionCore:
     def buffered_bytes(self) -> int:
         return sum(state.held_bytes for state in self._followed.values())
 
+    @property
+    def heads_are_known(self) -> bool:
+        """The present connection has told where each partition stands that is still followed."""
+        return self._connected and all(state.heard for state in self._live_states())
+
     def lag_events(self) -> int:
         """Events that are accepted and not applied; of an epoch that is not reached yet, those of that epoch."""
         lag = 0
@@ -183,6 +188,7 @@ class SubscriptionCore:
         self._connected = False
         for state in self._live_states():
             state.mode = Mode.APART
+            state.heard = False
             state.fetch_id = 0
             if state.hold is not None:
                 state.hold.fetch_id = 0
@@ -435,7 +441,7 @@ class SubscriptionCore:
             self._pending.append(SendUnfollow(state.partition))
 
     def _note_heads(self, state: Followed, accepted: int, durable: int) -> None:
-        state.accepted, state.durable = accepted, durable
+        state.accepted, state.durable, state.heard = accepted, durable, True
         if epoch_of(durable) <= epoch_of(self._gate.position(state.partition)):
             self._tell_durable(state)
 

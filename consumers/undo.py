@@ -30,6 +30,7 @@ class BeforeImages:
         self._partition = partition
         self._images: deque[_Image] = deque()
         self._nbytes = 0
+        self._durable = 0
 
     @property
     def nbytes(self) -> int:
@@ -54,8 +55,13 @@ class BeforeImages:
         self.keep(position, key, before, nbytes)
 
     def settle(self, durable: int) -> None:
-        """What was changed up to `durable` can no longer be lost: its images go."""
-        while self._images and self._images[0].position <= durable:
+        """What was or will be changed up to `durable` can no longer be lost: its images go."""
+        self._durable = max(self._durable, durable)
+        self.drop_settled()
+
+    def drop_settled(self) -> None:
+        """An event was applied whole. In a replica that catches up it was durable long before, and no head may move again."""
+        while self._images and self._images[0].position <= self._durable:
             self._refund(self._images.popleft())
 
     def undo(self, end: int) -> None:

@@ -156,6 +156,20 @@ def test_a_lost_connection_leads_to_a_follow_from_where_we_are() -> None:
     assert run(core) == [SendFollow(writer.partition, writer.position - 1, 1 << 20)]
 
 
+def test_heads_of_the_connection_before_are_not_taken_for_known() -> None:
+    first, second = writers(2)
+    core = core_of((first, second))
+    assert core.heads_are_known
+    core.disconnected()
+    assert not core.heads_are_known
+    core.connected()
+    run(core)
+    core.following(Following(*first.partition, 0, 0, 0, (), 0))
+    assert not core.heads_are_known
+    core.heartbeat(Heartbeat((Heads(*second.partition, 0, 0, 0, 0),)))
+    assert core.heads_are_known
+
+
 def test_an_epoch_that_ended_below_what_was_applied_is_undone() -> None:
     (writer,) = writers(1)
     core = core_of([writer])
