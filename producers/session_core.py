@@ -197,6 +197,11 @@ class SessionCore:
             named = {(record.topic, record.partition) for record in answer.partitions}
             for missing in [known for known in self.partitions if known not in named]:
                 self._forget(missing)
+        # Only now: what goes again depends on nothing that any of the answers says is lost.
+        for record in answer.partitions:
+            self.past.cut((record.topic, record.partition), record.ends)
+        for partition in self.partitions.values():
+            self._send_waiting(partition)
         self._join_again_if_drained()
         return self._pump()
 
@@ -408,7 +413,6 @@ class SessionCore:
         partition.learn(record)
         if not fresh and same:
             self._stale.discard(key)
-            self._send_waiting(partition)
             return
         if not fresh and any(partition.unanswered()):
             self._stale.add(key)
@@ -419,7 +423,6 @@ class SessionCore:
         partition.last = record.last_sequence
         partition.next_sequence = max(partition.next_sequence, record.last_sequence + 1)
         self._settle_accepted(partition, record)
-        self._send_waiting(partition)
 
     def _send_waiting(self, partition: PartitionState) -> None:
         """Send what is in flight and not on the wire of this connection: never sent there, or refused for its epoch."""
@@ -467,7 +470,6 @@ class SessionCore:
             self._drop_given_up(call)
         for call in partition.take_durable(record.durable):
             self.outcomes.durable(call)
-        self.past.cut(partition.id, record.ends)
 
     def _drop_unsent(self, error: ParamstreamError) -> None:
         """Nothing is sent any more: what is not on the wire fails."""

@@ -184,6 +184,31 @@ def test_nothing_depends_on_a_lost_event(world: World) -> None:
     assert decode_vector(world.sent[-1].head.own) == VersionVector({P: position(1, 1)})
 
 
+def test_what_goes_again_depends_on_nothing_that_the_same_answer_says_is_lost(world: World) -> None:
+    world.put(R)
+    world.settle()
+    world.disconnect()
+    world.put(P)
+    world.owner.takeover(R, lose=1)
+    world.connect()
+    assert decode_vector(world.sent[-1].head.own) == VersionVector({R: position(1, 0)})
+
+
+def test_a_new_incarnation_depends_on_nothing_that_was_lost(world: World) -> None:
+    world.put(P)
+    world.settle()
+    world.put(Q)
+    world.settle()
+    world.owner.takeover(P, lose=1)
+    second = World([])
+    second.owner = world.owner
+    second.core.incarnation = world.owner.open("p")
+    second.connect()
+    second.put(R)
+    expected = VersionVector({P: position(1, 0), Q: position(1, 1)})
+    assert decode_vector(second.sent[-1].head.own) == expected
+
+
 def test_a_publish_that_lost_an_accepted_event_is_lost_from_there_on(world: World) -> None:
     call = Call((P,), "write_back", whole=True)
     world.do(world.core.begin(call))
