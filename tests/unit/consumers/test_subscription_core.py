@@ -157,8 +157,8 @@ def test_a_lost_connection_leads_to_a_follow_from_where_we_are() -> None:
 
 
 def test_heads_of_the_connection_before_are_not_taken_for_known() -> None:
-    first, second = writers(2)
-    core = core_of((first, second))
+    first, second, third = writers(3)
+    core = core_of((first, second, third))
     assert core.heads_are_known
     core.disconnected()
     assert not core.heads_are_known
@@ -167,6 +167,8 @@ def test_heads_of_the_connection_before_are_not_taken_for_known() -> None:
     core.following(Following(*first.partition, 0, 0, 0, (), 0))
     assert not core.heads_are_known
     core.heartbeat(Heartbeat((Heads(*second.partition, 0, 0, 0, 0),)))
+    assert not core.heads_are_known
+    core.demoted(Demoted(*third.partition, 0, 0, None))
     assert core.heads_are_known
 
 
