@@ -13,7 +13,7 @@ from enum import Enum
 
 from ..consistency.position import epoch_of, offset_of
 from ..consistency.stamp import Stamp
-from ..consistency.vector import PartitionId, VersionVector
+from ..consistency.vector import PartitionId
 from ..events.codec import EventFrame, decode_vector
 from ..events.kinds import Commit, Epoch
 
@@ -63,31 +63,6 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Passing:
-    """A jump on its way to `target`: what lies below it is passed."""
-
-    start: int
-    target: int
-    context: VersionVector[int]
-    """What events that were passed rest on: the target waits for it."""
-    begun: bool = False
-
-    def passes(self, position: int) -> bool:
-        return self.begun and position < self.target
-
-    def take(self, stamp: Stamp) -> None:
-        """The event was passed: what it rests on is asked of the target."""
-        self.context = self.context.merge(stamp.own).merge(stamp.observed)
-
-    def landing(self, stamp: Stamp) -> Stamp:
-        """The stamp of the event that the jump leads to, as the gate is to see it."""
-        return Stamp(
-            stamp.producer, stamp.incarnation, stamp.sequence,
-            stamp.own.merge(self.context), stamp.observed, stamp.position, stamp.time,
-        )  # fmt: skip
-
-
-@dataclass(slots=True)
 class Followed:
     partition: PartitionId
     received: int
@@ -114,9 +89,8 @@ class Followed:
     suspect: int = -1
     """Where an event could not be decoded that is being fetched once more: the position before it."""
     hold: Hold | None = None
-    passing: Passing | None = None
     start: int = field(init=False)
-    """Where we began to follow, or jumped to."""
+    """Where we began to follow."""
     last_epoch: tuple[int, int] = (0, 0)
     """(position of the last epoch record applied, end that it names)."""
 
@@ -182,12 +156,6 @@ class Followed:
         self.ahead.clear()
         self.queue_bytes = self.ahead_bytes = 0
         self.received = applied
-
-    def jump(self, passing: Passing) -> None:
-        """Go on from `passing.start`: nothing that waits or was asked for is wanted any more."""
-        self.clear(passing.start)
-        self.passing, self.start = passing, passing.start
-        self.mode, self.hold, self.fetch_id, self.suspect, self.let_go = Mode.APART, None, 0, -1, False
 
     def consume(self, held: Held) -> None:
         if held.follow == self.follow:
