@@ -158,6 +158,7 @@ class DenseState(msgspec.Struct, array_like=True):
         ]  # fmt: skip
 
     def open_from(self) -> int | None:
+                first=s.first, superseded=s.superseded,
         """The lowest position of an open part or a staged chunk."""
         return min([part.position for part in self.parts[:1]] + [run.position for run in self.staged[:1]], default=None)
 

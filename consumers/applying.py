@@ -30,13 +30,44 @@ class TopicState:
         self.before: Versions | None = None
         """Of the topic that had the name before, until this one has a version."""
         self.stale = False
-        """The served version is of a topic, or (under "none") of an epoch, that is gone; until the next commit."""
+        """The newest version is of a topic, or (under "none") of an epoch, that is gone; until the next commit."""
+        self.pinned: Sealed | None = None
+        """Served instead of the newest until it is unpinned; retained."""
+        self.pin_stale = False
+        """What `stale` says, of the pinned version; no commit changes that."""
 
     @property
     def served(self) -> Sealed | None:
         """What readers get. Any thread."""
+        return self.pinned or self.newest
+
+    @property
+    def newest(self) -> Sealed | None:
+        """What is served where nothing is pinned. Any thread."""
         before = self.before
         return self.versions.served or (before.served if before is not None else None)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.stale or (self.pinned is not None and self.pin_stale)
+
+    def find(self, version: int) -> Sealed | None:
+        """The version kept under that number, or pinned. Any thread."""
+        pinned = self.pinned
+        found = self.versions.find(version)
+        return pinned if found is None and pinned is not None and pinned.version == version else found
+
+    def pin(self, sealed: Sealed) -> None:
+        """Takes over a reference to it."""
+        before, self.pinned = self.pinned, sealed
+        self.pin_stale = False
+        if before is not None:
+            before.dense.release()
+
+    def unpin(self) -> None:
+        before, self.pinned = self.pinned, None
+        if before is not None:
+            before.dense.release()
 
     @property
     def weight_partition(self) -> PartitionId:
@@ -68,16 +99,19 @@ class Applier:
         if before is topic.versions:
             topic.versions = Versions(self._store, self._keep)
         topic.before = None
+        pinned, topic.pinned = topic.pinned, None
         self.drop(old)
         new = self.add(record, state_partitions)
         new.before = before
         new.stale = before is not None
+        new.pinned, new.pin_stale = pinned, True
 
     def drop(self, topic_id: int) -> None:
         """Forget a topic, its entries and versions."""
         topic = self.topics[topic_id]
         self.topics = {known: state for known, state in self.topics.items() if known != topic_id}
         topic.versions.clear()
+        topic.unpin()
         if topic.before is not None:
             topic.before.clear()
         for partition in [partition for partition in self._images if partition[0] == topic_id]:
@@ -142,10 +176,14 @@ class Applier:
             else:
                 topic.versions.staging.clear()
                 topic.stale = topic.versions.served is not None
+                topic.pin_stale = True
         elif images is not None:
             images.undo(end)
         else:
             topic.versions.undo(end)
+            if topic.pinned is not None and not topic.pin_stale and topic.pinned.position > end:
+                # What is lost may not be served, pinned or not.
+                topic.unpin()
 
     def settle(self, partition: PartitionId, durable: int) -> None:
         images = self._images.get(partition)

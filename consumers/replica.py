@@ -16,18 +16,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import msgspec
 import xxhash
 
 from ..consistency.gate import Ordering
-from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
     EventLost,
     InvalidEvent,
-    LogTruncated,
     ParamstreamError,
     ParamstreamTimeout,
     UnknownTopic,
@@ -38,14 +36,18 @@ from ..events.digest import partition_of
 from ..events.limits import check_name
 from ..tiers.store import TieredStore
 from ..transport.directory import Directory
-from ..transport.messages import FORMAT, DescribePartitions, Hello, OpenReplica, PartitionRecord, TopicRecord
+from ..transport.messages import FORMAT, Hello, OpenReplica
 from .applying import Applier, TopicState
 from .effects import Step
 from .feed import Feed
 from .links import MakeLink
+from .matching import Rename
+from .pinning import Pinning
 from .replica_sink import ReplicaSink
+from .scope import Scope, time_left
 from .status import STALE_S, ReplicaStatus, Served
 from .subscription_core import SubscriptionCore
+from .version_info import VersionInfo
 from .versions import Sealed
 from .views import Weights
 
@@ -103,37 +105,34 @@ class Replica:
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
         error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
         """
-        if not topics or keep_versions < 1:
-            raise InvalidEvent("a replica needs a topic, and keeps one version at least")
+        if keep_versions < 1:
+            raise InvalidEvent("a replica keeps one version at least")
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
         check_name("replica", self.name)
         deadline = time.monotonic() + timeout
         self._directory = directory
-        self._partitions = None if partitions is None else sorted(set(partitions))
+        self._scope = Scope(topics, directory, start, partitions, deadline)
+        self._partitions = self._scope.partitions
         self._arrays: ArrayKind = arrays or default_arrays()
         self._own_store = store is None
         self._store = store or TieredStore()
         self._applier = Applier(self._store, keep_versions)
         self._bound: list[Bound] = []
         self._closed = False
-        records = {record.id: record for record in map(directory.topic, topics)}
-        starts: dict[PartitionId, int] = {}
-        targets: dict[PartitionId, int] = {}
-        for record in records.values():
-            found: list[PartitionRecord] = directory.request(
-                DescribePartitions(record.id), list[PartitionRecord], _left(deadline)
-            )
-            self._choose(record, {p.partition: p for p in found}, start, starts, targets)
-            self._applier.add(record, self._state_partitions(record))
-        incarnation: int = directory.request(OpenReplica(self.name), int, _left(deadline))
-        self._core = SubscriptionCore(ordering, starts)
-        self._sink = ReplicaSink(self.name, self._core, self._applier, directory, self._state_partitions, on_applied)
+        for record in self._scope.records:
+            self._applier.add(record, self._scope.state_partitions(record))
+        incarnation: int = directory.request(OpenReplica(self.name), int, time_left(deadline))
+        self._core = SubscriptionCore(ordering, self._scope.starts)
+        self._sink = ReplicaSink(
+            self.name, self._core, self._applier, directory, self._scope.state_partitions, on_applied
+        )
+        self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
         hello = Hello(FORMAT, self.name, incarnation)
         self._link = feed.link = self._sink.link = make_link(feed, lambda: hello, f"replica-{self.name}")
         try:
-            self._link.start(_left(deadline))
-            self._wait(self._reached(targets), deadline, "the start state")
+            self._link.start(time_left(deadline))
+            self._wait(self._reached(self._scope.targets), deadline, "the start state")
         except BaseException:
             self.close(timeout=1.0)
             raise
@@ -147,22 +146,18 @@ class Replica:
         """
         while True:
             state = self._topic(topic)
-            sealed = state.served if version is None else state.versions.find(version)
+            sealed = state.served if version is None else state.find(version)
             if sealed is None:
                 raise self._not_held(state, version)
             if sealed.dense.retain():
                 break
         try:
-            slot = sealed.dense.slot
-            mapping = slot.private() if self._arrays == "torch" else slot.shared()
+            return self._view(state.record.name, sealed)
         finally:
             sealed.dense.release()
-        return Weights(
-            state.record.name, sealed, mapping, self._arrays, lambda: self._directory.to_names(sealed.vector)
-        )
 
     def wait_version(self, version: int, timeout: float = TIMEOUT_S, topic: str | None = None) -> None:
-        """Blocks until that sealing of the version, or a later commit of a higher one, is served.
+        """Blocks until that sealing of the version, or a later commit of a higher one, is served. A pinned version counts.
 
         Raises `ParamstreamTimeout` after `timeout` s, or the error that stopped the weights.
         """
@@ -170,41 +165,83 @@ class Replica:
 
         def reached() -> bool:
             now = self._topic(state.record.name)
-            served = now.versions.served
-            return served is not None and (served.version >= version or now.versions.find(version) is not None)
+            served, kept = now.served, now.find(version)
+            return served is not None and (
+                served.version >= version or (kept is not None and kept.position <= served.position)
+            )
 
         self._wait(reached, time.monotonic() + timeout, f"version {version}", state.weight_partition)
 
-    def bind(self, module: torch.nn.Module, strict: bool = True, topic: str | None = None) -> Bound:
+    def bind(
+        self,
+        module: torch.nn.Module,
+        rename: Rename | None = None,
+        strict: bool = True,
+        topic: str | None = None,
+        follow: bool = True,
+    ) -> Bound:
         """Keep `module` at the version served: parameters and buffers are overwritten in place, between forwards.
 
-        With a version served already, the module has it when this returns. `strict`: names and shapes must be those of the
-        version, else `SchemaMismatch` lists what does not match; not strict, what matches is taken. Dtypes are converted.
+        With a version served already, the module has it when this returns. `rename` gives the module's name for a name of the
+        stream: a mapping, or a function that must be quick. `strict`: names and shapes must then be those of the version, else
+        `SchemaMismatch` lists what does not match; not strict, what matches is taken, if anything does. A later version that
+        does not match is not taken: `bound.error` and the status say why, `bound.report` how much fits. Dtypes are converted.
+        With `follow=False` further versions are taken by `bound.switch` only.
         """
-        from .bound import Bound
+        from .bound import Bound, TopicView
 
         name = self._topic(topic).record.name
-        bound = Bound(module, lambda: self._topic(name).served, strict=strict, topic=name)
 
-        def swap(changed: TopicState, sealed: Sealed) -> None:
-            if changed.record.name == name:
-                bound.refresh()
-                self._sink.switch_error = "" if bound.error is None else str(bound.error)
+        def find(version: int) -> Sealed:
+            state = self._topic(name)
+            found = state.find(version)
+            if found is None:
+                raise self._not_held(state, version)
+            return found
 
-        with self._sink.changed:
-            self._sink.swaps = (*self._sink.swaps, swap)
-        bound.on_close = lambda: self._forget_swap(swap)
-        bound.refresh()
+        view = TopicView(name, lambda: self._topic(name).served, find, lambda sealed: self._view(name, sealed))
+        bound = Bound(module, view, rename=rename, strict=strict, follow=follow)
         if bound.error is not None:
             bound.close()
             raise bound.error
+        bound.on_close = lambda: self._forget(bound)
+        with self._sink.changed:
+            self._sink.bounds = (*self._sink.bounds, bound)
         self._bound.append(bound)
+        bound.refresh()
         return bound
+
+    def on_switch(self, function: Callable[[VersionInfo], None]) -> None:
+        """Call `function` after each change of the version served, of any topic, by a commit, a rollback, or a loss.
+
+        It runs in the replica's own thread, in the order of the switches, and may read the replica; it must be quick, and must
+        not wait for the replica, which applies nothing meanwhile. What it raises shows in the status, and ends nothing.
+        """
+        with self._sink.changed:
+            self._sink.listeners = (*self._sink.listeners, function)
+
+    def rollback(self, version: int, timeout: float = TIMEOUT_S, topic: str | None = None) -> None:
+        """Serve `version` until `follow` is called: the pinned version is served when this returns.
+
+        What is committed meanwhile is staged, kept within `keep_versions`, and not served; rows and KV stay at the head. Bound
+        modules that follow go back too, at their next gap. A version that is no longer kept is fetched from the log again, for
+        which the store needs room beside the versions kept. A pinned version that turns out to be lost is not served any more.
+
+        Raises `VersionNotHeld` where neither replica nor log has it, `LogTruncated`, `StorageFull`, `ParamstreamTimeout`; what
+        was served before is served on.
+        """
+        self._pinning.pin(self._topic(topic), version, time.monotonic() + timeout)
+
+    def follow(self, topic: str | None = None) -> None:
+        """Serve the newest version again, and each that is committed. Nothing changes where no version is pinned."""
+        self._pinning.unpin(self._topic(topic))
 
     # --- entries --------------------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes | str, topic: str | None = None) -> bytes | None:
-        """The value under `key`, or None where there is none or its time is over. Never blocks."""
+        """The value under `key`. None where there is none, its time is over, or it is valid for another version than the one
+        served. Never blocks.
+        """
         return self._get(self._topic(topic), key)
 
     def get_many(self, keys: Iterable[bytes | str], topic: str | None = None) -> list[bytes | None]:
@@ -247,7 +284,7 @@ class Replica:
             stopped, known = dict(sink.stopped), self._core.heads_are_known
         topics = list(self._applier.topics.values())
         served = {
-            t.record.name: Served(s.version, s.position, s.digest, t.stale)
+            t.record.name: Served(s.version, s.position, s.digest, t.is_stale, s is t.pinned)
             for t in topics
             if (s := t.served) is not None
         }
@@ -258,9 +295,9 @@ class Replica:
             served=served,
             applied=self._directory.to_names(positions),
             lag_events=lag,
-            last_error=sink.switch_error or sink.last_error,
+            last_error=sink.error_text,
             age_s=age_s,
-            stale=not known or age_s > STALE_S or bool(stopped) or any(t.stale for t in topics),
+            stale=not known or age_s > STALE_S or bool(stopped) or any(t.is_stale for t in topics),
             heads=self._named(heads),
             connected=self._link.connected,
             lost_dependencies=lost,
@@ -268,6 +305,7 @@ class Replica:
             stopped=self._named(stopped),
             buffered_bytes=buffered,
             garbled_frames=garbled,
+            failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
         )
 
     def digest(self) -> str:
@@ -281,7 +319,7 @@ class Replica:
                 served = state.served
                 entries = [
                     (key, entry.value, entry.deadline or 0)
-                    for number in self._state_partitions(state.record)
+                    for number in self._scope.state_partitions(state.record)
                     for key, entry in self._store.entries((state.record.id, number)).items()
                 ]
                 rows.append((state.record.name, served.dense.digest if served is not None else b"", sorted(entries)))
@@ -312,39 +350,6 @@ class Replica:
         self.close()
 
     # --- inside -----------------------------------------------------------------------------------------------------------------
-
-    def _state_partitions(self, record: TopicRecord) -> Sequence[int]:
-        if self._partitions is None:
-            return range(record.partitions)
-        if self._partitions and not 0 <= self._partitions[0] <= self._partitions[-1] < record.partitions:
-            raise InvalidEvent(
-                f"the topic has the state partitions 0 to {record.partitions - 1}, not all of {self._partitions}",
-                topic=record.name,
-            )
-        return self._partitions
-
-    def _choose(
-        self,
-        record: TopicRecord,
-        found: Mapping[int, PartitionRecord],
-        start: str | VersionVector[str],
-        starts: dict[PartitionId, int],
-        targets: dict[PartitionId, int],
-    ) -> None:
-        """Where to begin, and what must be applied before the constructor returns."""
-        if isinstance(start, str) and start not in ("latest", "earliest"):
-            raise InvalidEvent(f"start={start!r} is neither 'latest', 'earliest' nor a version vector")
-        for number in (*self._state_partitions(record), record.partitions):
-            at, partition = found[number], (record.id, number)
-            weights = number == record.partitions
-            starts[partition] = at.latest_start if weights and start == "latest" else at.start
-            targets[partition] = at.accepted
-            if isinstance(start, VersionVector):
-                targets[partition] = start.get((record.name, number), 0)
-                if weights and 0 < targets[partition] < at.start:
-                    raise LogTruncated(
-                        f"the log starts behind {show(at.start)}", topic=record.name, position=targets[partition]
-                    )
 
     def _topic(self, name: str | None) -> TopicState:
         if self._closed:
@@ -438,10 +443,13 @@ class Replica:
         name_of = self._directory.name_of
         return {(name, number): v for (topic, number), v in values.items() if (name := name_of(topic)) is not None}
 
-    def _forget_swap(self, swap: Callable[[TopicState, Sealed], Any]) -> None:
+    def _view(self, topic: str, sealed: Sealed) -> Weights:
+        """Of a version that the caller has retained."""
+        slot = sealed.dense.slot
+        mapping = slot.private() if self._arrays == "torch" else slot.shared()
+        return Weights(topic, sealed, mapping, self._arrays, lambda: self._directory.to_names(sealed.vector))
+
+    def _forget(self, bound: Bound) -> None:
         with self._sink.changed:
-            self._sink.swaps = tuple(known for known in self._sink.swaps if known is not swap)
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
+            self._sink.bounds = tuple(known for known in self._sink.bounds if known is not bound)
+        self._bound = [known for known in self._bound if known is not bound]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull, UnknownTopic
@@ -19,16 +21,28 @@ from ..transport.messages import (
     Report,
     TopicRecord,
     Welcome,
+    WireError,
 )
 from .applying import Applier, TopicState
 from .effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
 from .links import ConsumerLink
 from .subscription_core import SubscriptionCore
+from .version_info import VersionInfo
 from .versions import Missing, Sealed
 
 REPORT_S = 0.5
 LOOK_AGAIN_S = 1.0
 """How often a replica asks for a topic of its name that is gone."""
+
+
+class Swapping(Protocol):
+    """A module bound to a topic: `bound.Bound`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def error(self) -> ParamstreamError | None: ...
+    def refresh(self) -> None: ...
 
 
 class ReplicaSink:
@@ -61,11 +75,14 @@ class ReplicaSink:
         self.stopped: dict[PartitionId, ParamstreamError] = {}
         self.fenced: Fenced | None = None
         self.last_error = ""
-        self.switch_error = ""
-        """Why a bound module could not take the version served; empty when all have it."""
-        self.swaps: tuple[Callable[[TopicState, Sealed], None], ...] = ()
-        """Called after each change of a served version, in the link's thread, under the lock: whoever has
-        waited for a version finds bound modules at it, or due to take it."""
+        self.bounds: tuple[Swapping, ...] = ()
+        """Refreshed after each change of a served version, under the lock: whoever has waited for a version finds bound
+        modules at it, or due to take it."""
+        self.listeners: tuple[Callable[[VersionInfo], None], ...] = ()
+        """Told of each such change later, in the link's thread, without the lock."""
+        self.fetching: dict[PartitionId, int] = {}
+        """The commit of a version that is fetched once more, to be served next. Replaced as a whole."""
+        self._switched: deque[VersionInfo] = deque()
         self._broker = ""
         self._dirty = False
         self._served: dict[str, Sealed | None] = {}
@@ -79,6 +96,10 @@ class ReplicaSink:
 
     def step(self, step: Step) -> None:
         self._dirty = True
+        self._apply(step)
+        self._tell_listeners()
+
+    def _apply(self, step: Step) -> None:
         match step:
             case Deliver():
                 self._deliver(step)
@@ -121,7 +142,7 @@ class ReplicaSink:
     def _confirm(self, step: Step) -> None:
         """Under the lock, with what the step changed: whoever sees the new position finds it recorded too."""
         self._core.confirm(step)
-        self._tell_swaps(step.partition[0])
+        self.switched(step.partition[0])
         if self._on_applied is not None:
             self._on_applied(step)
 
@@ -184,15 +205,43 @@ class ReplicaSink:
         with self.changed:
             return self._core.vector()
 
-    def _tell_swaps(self, topic_id: int) -> None:
+    def switched(self, topic_id: int) -> None:
+        """Under the lock: what is served of the topic may have changed."""
         topic = self._applier.topics.get(topic_id)
         if topic is None:
             return
-        served = topic.served
-        if served is not None and served is not self._served.get(topic.record.name):
-            self._served[topic.record.name] = served
-            for swap in self.swaps:
-                swap(topic, served)
+        name, served = topic.record.name, topic.served
+        if served is None or served is self._served.get(name):
+            return
+        self._served[name] = served
+        self._report_at = 0.0
+        for bound in self.bounds:
+            if bound.topic == name:
+                bound.refresh()
+        if self.listeners:
+            durable = served.position <= self._core.heads(topic.weight_partition)[1]
+            self._switched.append(VersionInfo.of_sealed(served, durable and topic.record.persistence != "none"))
+
+    def _tell_listeners(self) -> None:
+        while self._switched:
+            info = self._switched.popleft()
+            for listener in self.listeners:
+                try:
+                    listener(info)
+                except Exception as error:  # noqa: BLE001 - a user's function: the replica goes on
+                    self.last_error = f"on_switch of version {info.version}: {type(error).__name__}: {error}"
+
+    def failure(self, topic: TopicState) -> ParamstreamError | None:
+        """What keeps the topic's weights, or a module bound to them, from the newest version."""
+        error = self.fenced or self.stopped.get(topic.weight_partition)
+        bounds = (bound.error for bound in self.bounds if bound.topic == topic.record.name)
+        return error or next((failed for failed in bounds if failed is not None), None)
+
+    @property
+    def error_text(self) -> str:
+        """The error that stands, or the last one that there was."""
+        failed = next((bound.error for bound in self.bounds if bound.error is not None), None)
+        return f"{failed.code}: {failed}" if failed is not None else self.last_error
 
     # --- the connection -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +268,7 @@ class ReplicaSink:
                 self.changed.notify_all()
 
     def tick(self, now: float) -> None:
+        self._tell_listeners()
         if now >= self._report_at and self.link.connected:
             self._report_at = now + REPORT_S
             self.link.send(self.report())
@@ -282,7 +332,7 @@ class ReplicaSink:
             durable = {p: self._core.heads(p)[1] for p in positions}
             lag = self._core.lag_events()
         topics = list(self._applier.topics.values())
-        served = [(topic, topic.versions.served) for topic in topics]
+        served = [(t, t.pinned if t.pinned is not None and not t.pin_stale else t.versions.served) for t in topics]
         return Report(
             name=self._name,
             topics=tuple(topic.record.id for topic in topics),
@@ -293,7 +343,10 @@ class ReplicaSink:
                 (*partition, self._needed(partition, applied, durable[partition]))
                 for partition, applied in positions.items()
             ),
-            error=self.switch_error or self.last_error,
+            error=self.error_text,
+            failed=tuple((t.record.id, WireError.of(e)) for t in topics if (e := self.failure(t)) is not None),
+            pinned=tuple(topic.record.id for topic in topics if topic.pinned is not None),
+            fetching=tuple((partition[0], commit) for partition, commit in self.fetching.items()),
         )
 
     def _needed(self, partition: PartitionId, applied: int, durable: int) -> int:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from ..consistency.vector import PartitionId
-from ..errors import ConnectFailed, LogTruncated, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from ..errors import LogTruncated, UnknownTopic
 from ..eventlog.reading import FolderReader
 from ..events.codec import EventFrame, decode_event, position_of
 from ..events.kinds import Kind
-from ..transport.link import Link
-from ..transport.messages import (
-    FORMAT,
-    AnyMessage,
-    DescribePartitions,
-    Fetch,
-    Fetched,
-    Hello,
-    ListTopics,
-    PartitionRecord,
-    TopicRecord,
-    Welcome,
-)
-
-PAGE_BYTES = 8 * 1024 * 1024
-"""One fetch from a broker while a log is searched."""
+from ..transport.link import Handler, Link
+from ..transport.messages import DescribePartitions, Hello, ListTopics, PartitionRecord, TopicRecord
+from .pages import PAGE_BYTES, Pager
 
 Progress = Callable[[int], None]
 """Called with the bytes read since the last call."""
@@ -113,13 +98,16 @@ class FolderSource:
 class BrokerSource:
     """A running broker, read by fetches over a link of its own."""
 
+    _link: Link
+
     def __init__(self, endpoint: str, topic: str, timeout: float) -> None:
         """`timeout` bounds each answer waited for. Raises `ConnectFailed`, `UnknownTopic`."""
-        self._timeout = timeout
-        self._pages = _Pages()
-        self._ids = itertools.count(1)
-        self._link = Link([endpoint], self._pages, lambda: Hello(FORMAT), "restore")
-        self._link.start(timeout)
+
+        def make_link(handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
+            self._link = Link([endpoint], handler, hello, name)
+            return self._link
+
+        self._pager = Pager(make_link, "restore", timeout)
         try:
             topics: list[TopicRecord] = self._link.request(ListTopics(), list[TopicRecord], timeout)
             self.record = named(topics, topic)
@@ -137,68 +125,10 @@ class BrokerSource:
         end = self.partitions[partition[1]].durable
         if after >= end:
             return []
-        fetch = Fetch(next(self._ids), *partition, after, max_bytes)
-
-        def ready(_: object, error: ParamstreamError | None) -> None:
-            if error is not None:
-                self._pages.answers.put(error)
-            else:
-                self._link.fetch(fetch)
-
-        # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
-        self._link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], ready)
-        frames = self._pages.take(fetch, self._timeout)
-        return [frame for frame in frames if position_of(frame) <= end]
+        return [frame for frame in self._pager.read(partition, after, max_bytes) if position_of(frame) <= end]
 
     def close(self) -> None:
-        self._link.close(self._timeout)
-
-
-class _Pages:
-    """The link's handler: fetches are answered one at a time, into a queue."""
-
-    def __init__(self) -> None:
-        self.answers: queue.Queue[tuple[Fetched, list[memoryview]] | ParamstreamError] = queue.Queue()
-
-    def take(self, fetch: Fetch, timeout: float) -> list[memoryview]:
-        """Raises the broker's error, `ConnectFailed` where the connection went, or `ParamstreamTimeout`."""
-        while True:
-            try:
-                found = self.answers.get(timeout=timeout)
-            except queue.Empty:
-                raise ParamstreamTimeout(
-                    f"the broker did not answer a fetch within {timeout:g} s",
-                    partition=fetch.partition,
-                    position=fetch.after,
-                ) from None
-            if isinstance(found, ParamstreamError):
-                raise found
-            answer, frames = found
-            if answer.id == fetch.id:
-                if answer.error is not None:
-                    raise answer.error.raised()
-                return frames
-
-    def lost(self, error: ParamstreamError) -> None:
-        self.answers.put(ConnectFailed(f"the connection went while the log was read: {error}", remedy="Restore again"))
-
-    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
-        self.answers.put((answer, frames))
-
-    def connected(self, welcome: Welcome) -> None:
-        """Nothing is followed."""
-
-    def message(self, message: AnyMessage) -> None:
-        """Heartbeats say nothing of a log that is read up to one place."""
-
-    def event(self, frame: memoryview) -> None:
-        """Nothing is followed."""
-
-    def drained(self) -> None:
-        """Each answer is handed on by itself."""
-
-    def tick(self, now: float) -> None:
-        """The reader's own timeout watches."""
+        self._pager.close()
 
 
 def named(topics: Iterable[TopicRecord], name: str) -> TopicRecord:

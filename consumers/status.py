@@ -23,6 +23,8 @@ class Served:
     """The digest of digests, 32 hexadecimal digits."""
     stale: bool = False
     """It is of a topic or an epoch that is gone; the next commit replaces it."""
+    pinned: bool = False
+    """`rollback` chose it: newer versions are kept, and not served until `follow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class ReplicaStatus:
     buffered_bytes: int = 0
     """Events held back, for the gate or behind a gap."""
     garbled_frames: int = 0
+    failed: Mapping[str, ParamstreamError] = field(default_factory=dict[str, ParamstreamError])
+    """Topic → what keeps its weights, or a module bound to them, from the newest version. Known of other processes too."""
 
     @property
     def version(self) -> int | None:
@@ -65,7 +69,7 @@ class ReplicaStatus:
     def of_report(cls, report: Report, directory: Directory) -> ReplicaStatus:
         """What a broker remembers of a replica's last report."""
         served = {
-            name: Served(version, position, digest)
+            name: Served(version, position, digest, pinned=topic in report.pinned)
             for topic, version, position, digest in report.served
             if (name := directory.name_of(topic)) is not None
         }
@@ -78,6 +82,9 @@ class ReplicaStatus:
             last_error=report.error,
             age_s=report.age_s,
             stale=report.age_s > STALE_S,
+            failed={
+                name: error.raised() for topic, error in report.failed if (name := directory.name_of(topic)) is not None
+            },
         )
 
 

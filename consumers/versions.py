@@ -168,6 +168,8 @@ class Versions:
         return kept[-1] if kept else None
 
     def find(self, version: int) -> Sealed | None:
+        self.like: Sealed | None = None
+        """Whose ties a version fills in that is the first one here."""
         """The version sealed last under that number, if it is kept and no rewind has superseded it. Any thread."""
         for index in range(len(self.kept) - 1, -1, -1):
             sealed = self.kept[index]
@@ -249,7 +251,7 @@ class Versions:
             if staged is None:
                 raise Missing(0)
             parts.append(staged)
-        served = self.served
+        served = self.served or self.like
         ties = _ties(served) if served is not None and commit.schema == "same" else {}
         _, _, nbytes = plan(parts, ties)
         # What the new version will displace goes first: its memory is the new one's.

@@ -1,0 +1,115 @@
+"""Reads a partition's log from a broker, page by page, over a link of its own."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Iterator
+
+from ..consistency.vector import PartitionId
+from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
+from ..events.codec import position_of
+from ..transport.messages import (
+    FORMAT,
+    AnyMessage,
+    DescribePartitions,
+    Fetch,
+    Fetched,
+    Hello,
+    PartitionRecord,
+    Welcome,
+)
+from .links import ConsumerLink, MakeLink
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""One fetch from a broker."""
+
+
+class Pager:
+    """Follows nothing. One thread at a time."""
+
+    def __init__(self, make_link: MakeLink, name: str, timeout: float) -> None:
+        """`timeout` bounds each answer waited for. Raises `ConnectFailed`."""
+        self._timeout = timeout
+        self._answers = _Answers()
+        self._ids = itertools.count(1)
+        self.link: ConsumerLink = make_link(self._answers, lambda: Hello(FORMAT), name)
+        self.link.start(timeout)
+
+    def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
+        """Frames behind `after`, oldest first, about `max_bytes` of them; none where there are none yet."""
+        fetch = Fetch(next(self._ids), *partition, after, max_bytes)
+
+        def ready(_: object, error: ParamstreamError | None) -> None:
+            if error is not None:
+                self._answers.put(error)
+            else:
+                self.link.fetch(fetch)
+
+        # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
+        self.link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], ready)
+        return self._answers.take(fetch, self._timeout)
+
+    def frames(self, partition: PartitionId, after: int, until: int) -> Iterator[memoryview]:
+        """Frames behind position `after`, up to `until`; ends early where the log does."""
+        while after < until:
+            page = self.read(partition, after, PAGE_BYTES)
+            if not page:
+                return
+            for frame in page:
+                after = position_of(frame)
+                if after <= until:
+                    yield frame
+
+    def close(self) -> None:
+        self.link.close(self._timeout)
+
+
+class _Answers:
+    """The link's handler: fetches are answered one at a time, into a queue."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[tuple[Fetched, list[memoryview]] | ParamstreamError] = queue.Queue()
+
+    def put(self, error: ParamstreamError) -> None:
+        self._queue.put(error)
+
+    def take(self, fetch: Fetch, timeout: float) -> list[memoryview]:
+        """Raises the broker's error, `ConnectFailed` where the connection went, or `ParamstreamTimeout`."""
+        while True:
+            try:
+                found = self._queue.get(timeout=timeout)
+            except queue.Empty:
+                raise ParamstreamTimeout(
+                    f"the broker did not answer a fetch within {timeout:g} s",
+                    partition=fetch.partition,
+                    position=fetch.after,
+                ) from None
+            if isinstance(found, ParamstreamError):
+                raise found
+            answer, frames = found
+            if answer.id == fetch.id:
+                if answer.error is not None:
+                    raise answer.error.raised()
+                return frames
+
+    def lost(self, error: ParamstreamError) -> None:
+        self.put(ConnectFailed(f"the connection went while the log was read: {error}", remedy="Try again"))
+
+    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
+        self._queue.put((answer, frames))
+
+    def connected(self, welcome: Welcome) -> None:
+        """Nothing is followed."""
+
+    def message(self, message: AnyMessage) -> None:
+        """Heartbeats say nothing of a log that is read up to one place."""
+
+    def event(self, frame: memoryview) -> None:
+        """Nothing is followed."""
+
+    def drained(self) -> None:
+        """Each answer is handed on by itself."""
+
+    def tick(self, now: float) -> None:
+        """The reader's own timeout watches."""

@@ -1,0 +1,69 @@
+"""What a replica follows: which partitions of its topics, each from where, and how far before it counts as started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..consistency.position import show
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import InvalidEvent, LogTruncated
+from ..transport.directory import Directory
+from ..transport.messages import DescribePartitions, PartitionRecord, TopicRecord
+
+
+class Scope:
+    """State partitions may be chosen; weight partitions are followed whole."""
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        directory: Directory,
+        start: str | VersionVector[str],
+        partitions: Sequence[int] | None,
+        deadline: float,
+    ) -> None:
+        """Asks where the partitions stand. Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `ParamstreamTimeout`."""
+        if not topics:
+            raise InvalidEvent("a replica needs a topic")
+        if isinstance(start, str) and start not in ("latest", "earliest"):
+            raise InvalidEvent(f"start={start!r} is neither 'latest', 'earliest' nor a version vector")
+        self.partitions = None if partitions is None else sorted(set(partitions))
+        """The state partitions followed; None for all."""
+        self.records = list({record.id: record for record in map(directory.topic, topics)}.values())
+        self.starts: dict[PartitionId, int] = {}
+        """Each partition is followed from behind this position."""
+        self.targets: dict[PartitionId, int] = {}
+        """What must be applied before the replica's constructor returns."""
+        for record in self.records:
+            found: list[PartitionRecord] = directory.request(
+                DescribePartitions(record.id), list[PartitionRecord], time_left(deadline)
+            )
+            by_number = {partition.partition: partition for partition in found}
+            for number in (*self.state_partitions(record), record.partitions):
+                self._choose(record, by_number[number], start)
+
+    def state_partitions(self, record: TopicRecord) -> Sequence[int]:
+        """Of the topic, or of one that takes its name later. Raises `InvalidEvent` for a number that it does not have."""
+        if self.partitions is None:
+            return range(record.partitions)
+        if self.partitions and not 0 <= self.partitions[0] <= self.partitions[-1] < record.partitions:
+            raise InvalidEvent(
+                f"the topic has the state partitions 0 to {record.partitions - 1}, not all of {self.partitions}",
+                topic=record.name,
+            )
+        return self.partitions
+
+    def _choose(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
+        partition, weights = (record.id, at.partition), at.partition == record.partitions
+        self.starts[partition] = at.latest_start if weights and start == "latest" else at.start
+        self.targets[partition] = at.accepted
+        if isinstance(start, VersionVector):
+            self.targets[partition] = target = start.get((record.name, at.partition), 0)
+            if weights and 0 < target < at.start:
+                raise LogTruncated(f"the log starts behind {show(at.start)}", topic=record.name, position=target)
+
+
+def time_left(deadline: float) -> float:
+    """Seconds until `deadline` of `time.monotonic()`, for a call that needs some."""
+    return max(0.001, deadline - time.monotonic())
