@@ -153,12 +153,12 @@ class DenseState(msgspec.Struct, array_like=True):
             VersionRecord(
                 s.version, s.position, s.time, s.tensors, s.nbytes, s.digest,
                 restorable=index >= oldest and s.first > start and not s.superseded,
+                first=s.first, superseded=s.superseded,
             )
             for index, s in enumerate(self.sealed)
         ]  # fmt: skip
 
     def open_from(self) -> int | None:
-                first=s.first, superseded=s.superseded,
         """The lowest position of an open part or a staged chunk."""
         return min([part.position for part in self.parts[:1]] + [run.position for run in self.staged[:1]], default=None)
 

@@ -156,6 +156,8 @@ class Versions:
     def __init__(self, store: TieredStore, keep: int) -> None:
         self._store = store
         self._keep = keep
+        self.like: Sealed | None = None
+        """Whose ties a version fills in that is the first one here."""
         self._durable = 0
         self._assembly: Assembly | None = None
         self.staging = Staging(store)
@@ -168,8 +170,6 @@ class Versions:
         return kept[-1] if kept else None
 
     def find(self, version: int) -> Sealed | None:
-        self.like: Sealed | None = None
-        """Whose ties a version fills in that is the first one here."""
         """The version sealed last under that number, if it is kept and no rewind has superseded it. Any thread."""
         for index in range(len(self.kept) - 1, -1, -1):
             sealed = self.kept[index]

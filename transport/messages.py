@@ -232,14 +232,14 @@ class VersionRecord(Record, frozen=True):
     nbytes: int
     digest: bytes
     restorable: bool
-
-
-class PartitionRecord(Record, frozen=True):
-    """Where a partition stands. A reader that starts after `latest_start` gets the newest sealed version whole."""
     first: int = 0
     """The position of the first event that the version needs; 0 where it is not told."""
     superseded: bool = False
     """A rewind came later: the number no longer stands for this one."""
+
+
+class PartitionRecord(Record, frozen=True):
+    """Where a partition stands. A reader that starts after `latest_start` gets the newest sealed version whole."""
 
     topic: int
     partition: int
@@ -387,6 +387,12 @@ class Report(Message, frozen=True):
     error: str = ""
     age_s: float = 0.0
     """Filled in by the broker when it answers: seconds since the report came."""
+    failed: tuple[tuple[int, WireError], ...] = ()
+    """(topic, what keeps its weights, or a module bound to them, from the newest version)."""
+    pinned: tuple[int, ...] = ()
+    """Topics whose served version is pinned: it needs nothing of the log."""
+    fetching: tuple[tuple[int, int], ...] = ()
+    """(topic, position of the commit) of each version that is fetched, out of turn, to be served next: the log must hold it."""
 
 
 # --- fetching -----------------------------------------------------------------------------------------------------------
@@ -454,9 +460,3 @@ def decode_result(raw: msgspec.Raw, kind: Any) -> Any:
         return msgspec.msgpack.decode(raw, type=kind)
     except msgspec.DecodeError as error:
         raise CorruptLog(f"an answer cannot be decoded: {error}") from error
-    failed: tuple[tuple[int, WireError], ...] = ()
-    """(topic, what keeps its weights, or a module bound to them, from the newest version)."""
-    pinned: tuple[int, ...] = ()
-    """Topics whose served version is pinned: it needs nothing of the log."""
-    fetching: tuple[tuple[int, int], ...] = ()
-    """(topic, position of the commit) of each version that is fetched, out of turn, to be served next: the log must hold it."""
