@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..consistency.vector import PartitionId
 from ..tiers.entries import Entry
@@ -13,8 +13,7 @@ IMAGE_BYTES = 200
 """Charged for each before-image beside its key and value."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
+class _Image(NamedTuple):
     position: int
     """Of the event that changed it."""
     key: bytes
@@ -61,8 +60,10 @@ class BeforeImages:
 
     def drop_settled(self) -> None:
         """An event was applied whole. In a replica that catches up it was durable long before, and no head may move again."""
+        nbytes = 0
         while self._images and self._images[0].position <= self._durable:
-            self._refund(self._images.popleft())
+            nbytes += self._images.popleft().nbytes
+        self._refund(nbytes)
 
     def undo(self, end: int) -> None:
         """Take back every change above `end`, the last one first."""
@@ -70,12 +71,12 @@ class BeforeImages:
         while self._images and self._images[-1].position > end:
             image = self._images.pop()
             table.restore(image.key, image.before)
-            self._refund(image)
+            self._refund(image.nbytes)
 
     def clear(self) -> None:
-        while self._images:
-            self._refund(self._images.popleft())
+        self._images.clear()
+        self._refund(self._nbytes)
 
-    def _refund(self, image: _Image) -> None:
-        self._nbytes -= image.nbytes
-        self._store.refund_staging(image.nbytes)
+    def _refund(self, nbytes: int) -> None:
+        self._nbytes -= nbytes
+        self._store.refund_staging(nbytes)
