@@ -22,6 +22,7 @@ from typing import Self
 from .brokers.registry import topics_in
 from .consistency.gate import Ordering
 from .consistency.vector import VersionVector
+from .consumers.gathering import wait_replicas
 from .consumers.replica import Replica
 from .consumers.restore import Moment
 from .consumers.restore import restore as restore_from
@@ -35,7 +36,9 @@ from .events.limits import check_name
 from .events.validate import check_table
 from .producers.observing import Observable
 from .producers.publisher import Publisher
+from .producers.receipt import Receipt
 from .producers.session import Session
+from .producers.watch import Watch
 from .tiers.store import TieredStore
 from .transport.directory import Directory
 from .transport.link import Handler, Link
@@ -43,9 +46,11 @@ from .transport.messages import (
     FORMAT,
     Ack,
     AnyMessage,
+    BrokerRecord,
     CreateTable,
     CreateTopic,
     DeleteTopic,
+    DescribeBroker,
     Fetched,
     Heartbeat,
     Hello,
@@ -120,6 +125,7 @@ class Client:
         self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
         self._router.directory = self._directory
+        self._router.watch = self._watch = Watch(self._link, self._directory)
         self._window_bytes = self._link.start(timeout).window_bytes
 
     # --- topics and tables --------------------------------------------------------------------------------------------
@@ -205,6 +211,19 @@ class Client:
         reports: list[Report] = self._link.request(ListReplicas(record.id), list[Report], timeout)
         return [ReplicaStatus.of_report(report, self._directory) for report in reports]
 
+    def describe_broker(self, timeout: float = TIMEOUT_S) -> BrokerRecord:
+        """A moment of the broker, as `paramstream top` shows it: partitions, producers, followers and replicas."""
+        found: BrokerRecord = self._link.request(DescribeBroker(), BrokerRecord, timeout)
+        return found
+
+    def wait_replicas(self, topic: str, version: int, count: int, timeout: float = TIMEOUT_S) -> None:
+        """Blocks until `count` replicas serve that sealing of `version`, or a later commit, as they report within 0.1 s.
+
+        A replica that is not heard of does not count, nor one whose bound module could not take the version. Raises such a
+        replica's own error, under its name, where the others are too few; else `ParamstreamTimeout` that names who is behind.
+        """
+        wait_replicas(self._directory, topic, version, count, timeout)
+
     # --- publishing and following -----------------------------------------------------------------------------------------
 
     def publisher(
@@ -228,6 +247,17 @@ class Client:
                 session.join(timeout)
             return Publisher(session, record, self._directory, observes=observes)
 
+    def attach(self, receipt: Receipt) -> Receipt:
+        """Let a receipt that came as text (`Receipt.parse`) follow its events: from here on `receipt.durable` is done once the
+        log has them for good, and raises `EventLost` where it never will. Returns the same receipt.
+
+        A receipt of this process follows its events anyway. Raises `UnknownTopic` where a topic of it is gone.
+        """
+        for topic, _ in receipt.positions:
+            self._directory.topic(topic)
+        receipt.attach_to(self._watch)
+        return receipt
+
     def replica(
         self,
         topics: str | Sequence[str],
@@ -235,6 +265,7 @@ class Client:
         ordering: str = "causal",
         store: TieredStore | None = None,
         start: str | VersionVector[str] = "latest",
+        catch_up: str = "latest",
         keep_versions: int = 2,
         partitions: Iterable[int] | None = None,
         arrays: ArrayKind | None = None,
@@ -253,6 +284,7 @@ class Client:
             ordering=_ordering(ordering),
             store=store,
             start=start,
+            catch_up=catch_up,
             keep_versions=keep_versions,
             partitions=None if partitions is None else list(partitions),
             arrays=arrays,
@@ -291,6 +323,7 @@ class Client:
             except ParamstreamError as error:
                 first = first or error
         self._link.close(timeout)
+        self._watch.close()
         if first is not None:
             raise first
 
@@ -310,6 +343,7 @@ class _SessionRouter:
     """The client's link handler: hands each answer to the session it is for, by incarnation."""
 
     directory: Directory
+    watch: Watch
 
     def __init__(self) -> None:
         self._sessions: tuple[Session, ...] = ()
@@ -321,6 +355,7 @@ class _SessionRouter:
     def connected(self, welcome: Welcome) -> None:
         if hasattr(self, "directory"):
             self.directory.forget_names()
+            self.watch.connected()
         for session in self._opened():
             session.connected(welcome)
 

@@ -16,6 +16,9 @@ from ..events.kinds import Commit, Part, TensorSpec
 
 Schema = Sequence[TensorSpec]
 
+_MOST_SHOWN = 8
+"""Names that an error lists."""
+
 
 def check_part(part: Part, sequence: int) -> None:
     """Whether a part is right by itself. Raises `InvalidEvent` naming the tensor.
@@ -105,10 +108,12 @@ def check_schema(union: Mapping[str, TensorSpec], schema: Schema, version: int) 
             raise _mismatch(
                 f"it is tied to {got.tied_to!r}, the schema says {want.tied_to or 'not tied'!r}", name, version
             )
-    for root, names in _groups(schema).items():
+    groups = _groups(schema)
+    missing = [root for root, names in groups.items() if not any(name in union for name in names)]
+    if missing:
+        raise _mismatch(f"the version lacks {_list(missing)}", missing[0], version)
+    for names in groups.values():
         present = [union[name] for name in names if name in union]
-        if not present:
-            raise _mismatch("the version lacks it", root, version)
         if len({spec.digest for spec in present}) > 1:
             raise _mismatch(f"tied tensors disagree: {', '.join(names)} are tied by the schema", names[-1], version)
 
@@ -127,6 +132,12 @@ def _root(spec: TensorSpec) -> str:
 
 def _values(spec: TensorSpec) -> tuple[str, tuple[int, ...], bytes]:
     return spec.dtype, spec.shape, spec.digest
+
+
+def _list(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:_MOST_SHOWN])
+    return f"{shown} and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else shown
 
 
 def _show(spec: TensorSpec) -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from ..consistency.gate import Ordering
 from ..consistency.position import START
-from ..consistency.vector import VersionVector
+from ..consistency.vector import EMPTY, VersionVector
 from ..errors import InvalidEvent, LogTruncated, NotDurable, ParamstreamError, VersionNotHeld
 from ..eventlog.open import folder_of
 from ..eventlog.reading import FolderReader
@@ -45,6 +45,8 @@ class SealedAt:
 
     frame: EventFrame
     first: int
+    context: VersionVector[int] = EMPTY
+    """What the events of the partition before it rest on: of other producers too, whose parts it does not name."""
 
     @property
     def commit(self) -> Commit:
@@ -52,10 +54,10 @@ class SealedAt:
         return self.frame.payload
 
     def closed_cut(self) -> VersionVector[int]:
-        """All that the commit depends on, and itself."""
+        """All that the commit and the events before it depend on, and itself."""
         stamp = self.frame.stamp()
-        needs = decode_vector(self.commit.needs)
-        return stamp.dependencies().merge(needs).merge({self.frame.partition_id: self.frame.position})
+        rests_on = self.context.merge(stamp.dependencies()).merge(decode_vector(self.commit.needs))
+        return rests_on.merge({self.frame.partition_id: self.frame.position})
 
 
 def restore(
@@ -213,7 +215,11 @@ def sealed_in(frames: Iterable[EventFrame]) -> dict[int, SealedAt]:
     """The versions that the events of a weight partition seal, in order of their commits."""
     first: dict[int, int] = {}
     found: dict[int, SealedAt] = {}
+    context, seen = EMPTY, (b"", b"")
     for frame in frames:
+        if (frame.head.own, frame.head.observed) != seen:
+            seen = frame.head.own, frame.head.observed
+            context = context.merge(frame.stamp().dependencies())
         match frame.payload:
             case Chunk(version=version) | Part(version=version):
                 first.setdefault(version, frame.position)
@@ -221,7 +227,7 @@ def sealed_in(frames: Iterable[EventFrame]) -> dict[int, SealedAt]:
                 if commit.rewind:
                     found = {version: sealed for version, sealed in found.items() if version <= commit.version}
                 found.pop(commit.version, None)
-                found[commit.version] = SealedAt(frame, first.get(commit.version, frame.position))
+                found[commit.version] = SealedAt(frame, first.get(commit.version, frame.position), context)
                 # A part ends by a commit of its version or a higher one, or a rewind.
                 kept = {} if commit.rewind else {v: at for v, at in first.items() if v > commit.version}
                 first = kept

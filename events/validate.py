@@ -68,6 +68,10 @@ def check_put(item: PutItem) -> None:
             item=repr(item.key[:64]),
             remedy="Cut it into several keys, or publish it as a tensor",
         )
+    if item.valid_for is not None:
+        check_version(item.valid_for.version)
+        if not 0 <= item.valid_for.commit < 1 << 64:
+            raise InvalidEvent(f"{item.valid_for.commit} is no position of a commit", item=repr(item.key[:64]))
     if item.ttl_ns is not None and not 0 < item.ttl_ns <= MAX_TTL_NS:
         raise InvalidEvent(
             f"a TTL of {item.ttl_ns / 1e9} s; it must be over 0 and at most a century",

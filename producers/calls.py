@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import ParamstreamError
 from ..events.codec import Buffer
-from ..events.kinds import Payload, Put, TensorSpec
+from ..events.kinds import PartRef, Payload, Put, TensorSpec
 
 HEAD_ESTIMATE_BYTES = 256
 """Prefix and head of a frame without its vectors, for the byte window."""
@@ -44,7 +44,7 @@ class Call:
 
     __slots__ = (
         "accepted", "awaiting", "drafts", "durable", "error", "final", "listener", "observed", "open", "own", "partitions",
-        "persistence", "positions", "schema", "serial", "started", "unknown", "unsettled", "version", "whole",
+        "parts", "persistence", "positions", "schema", "serial", "started", "unknown", "unsettled", "version", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Call:
         self.version = version
         self.schema = schema
         """Of a publish that seals: what the topic's schema is once its commit is accepted."""
+        self.parts: tuple[PartRef, ...] = ()
+        """Of a publish that does not seal: the parts that a commit may name."""
         self.serial = 0
         self.open = True
         """More events may come."""

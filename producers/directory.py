@@ -9,14 +9,18 @@ from ..consistency.vector import PartitionId, VersionVector
 from ..errors import ParamstreamError
 from ..events.codec import Buffer
 from ..events.kinds import Table
-from ..transport.messages import Call, JoinedPartition, Message
+from ..transport.messages import Call, JoinedPartition, Message, TopicRecord
 
 
 class Directory(Protocol):
-    """Topics by name and by id. Every method may be called from any thread; only `to_ids` may ask a broker."""
+    """Topics by name and by id. Every method may be called from any thread; only `topic` and `to_ids` may ask a broker."""
 
     def name_of(self, topic: int) -> str | None:
         """The name of a topic id, or None where the topic is gone. Answers from memory: it never asks a broker."""
+        ...
+
+    def topic(self, name: str) -> TopicRecord:
+        """The topic of that name; asks a broker where it is not known. Raises `UnknownTopic`."""
         ...
 
     def tables(self, topic: int) -> Mapping[str, Table]:

@@ -13,41 +13,39 @@ publisher of it they were made on.
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-import numpy as np
-
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, ParamstreamError, UnknownTopic, VersionConflict
-from ..events.arrays import row_major
+from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, UnknownTopic, VersionConflict
 from ..events.digest import partition_of, version_digest
-from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Put, PutItem, Rows, Table, TensorSpec
-from ..events.limits import MAX_CHUNK_BYTES, check_version
-from ..events.validate import check_key, check_put
-from ..transport.messages import TopicRecord
+from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Rows, Table, TensorSpec, ValidFor
+from ..events.limits import check_version
+from ..events.validate import check_key
+from ..transport.messages import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .directory import Directory
+from .entries import Entry, Key, entry_of, key_bytes, put_drafts, ttl_nanoseconds
 from .observing import Observable
 from .partition_state import PartitionState
 from .receipt import Receipt
 from .rows import delete_drafts, row_drafts, row_keys, row_values
+from .sealing import Nameable, Sealing
 from .session import Session
 from .weights import (
     Group,
+    Tensor,
     cut,
     describe_tensors,
+    group_part,
     group_tensors,
     part_meta_nbytes,
     parts_of,
     segment_meta_nbytes,
     specs_of,
 )
-
-Key = bytes | bytearray | memoryview | str
-_PUT_ITEM_BYTES = 24
 
 
 class Publisher:
@@ -84,16 +82,21 @@ class Publisher:
         version: int,
         mode: Literal["auto", "full", "delta"] = "auto",
         schema: Literal["same", "replace"] = "same",
+        seal: bool = True,
         rewind: bool = False,
         *,
         timeout: float = 30.0,
     ) -> Receipt:
-        """Publish one complete set of weights, sealed as `version`.
+        """Publish one complete set of weights, sealed as `version`; or, with `seal=False`, this rank's part of it.
 
         `module_or_mapping`: a torch module (parameters and buffers of its `state_dict()`), or a mapping of numpy or torch
         arrays of any strides, on any device; nested mappings get dotted names. `version`: 0 ≤ v < 2⁶³, above the newest
         one unless `rewind` says that the higher ones are superseded. The same version with the same values again gets the
         receipt of the first. `timeout` bounds each wait for the window.
+
+        `seal=False` only stages: nobody sees the tensors before somebody's `commit` names the receipt, or its text. They are
+        checked against those of the topic that have their names, with `schema="replace"` not at all; the rest, and `rewind`,
+        are the commit's. What is never committed ends with the commit of this version or a higher one.
 
         Raises `InvalidEvent`, `SchemaMismatch` and `VersionConflict` before a byte leaves where the session knows enough;
         what only the broker can know comes with the receipt.
@@ -103,20 +106,76 @@ class Publisher:
         _check_choice("schema", schema, ("same", "replace"))
         if mode == "delta":
             raise InvalidEvent("deltas cannot be published yet", version=version, remedy='Use mode="auto" or "full"')
+        if rewind and not seal:
+            raise InvalidEvent("a part does not rewind", version=version, remedy="Say rewind=True to `commit`")
         weights = self._topic.id, self._topic.partitions
-        state = self._session.partition(weights, timeout)
+        self._session.partition(weights, timeout)
         self._session.wait_for_schema(weights, timeout)
         try:
-            tensors = describe_tensors(module_or_mapping)
-            groups = group_tensors(tensors, state.schema if schema == "same" else None)
+            groups = self._groups(weights, describe_tensors(module_or_mapping), schema, seal, timeout)
         except ParamstreamError as error:
             error.topic, error.version = self.topic, version
             raise
         self._observe_now()
-        known = self._sealed(state, version, groups, rewind)
+        if not seal:
+            return self._publish_part(weights, version, groups, timeout)
+        known = self._sealed(weights, version, groups, rewind, timeout)
         return known or self._publish_groups(weights, version, groups, schema, rewind, timeout)
 
-    def _sealed(self, state: PartitionState, version: int, groups: Sequence[Group], rewind: bool) -> Receipt | None:
+    def commit(
+        self,
+        version: int,
+        parts: Iterable[Nameable],
+        schema: Literal["same", "replace"] = "same",
+        rewind: bool = False,
+        *,
+        timeout: float = 30.0,
+    ) -> Receipt:
+        """Seal what several ranks published with `seal=False` as `version`, for all readers at once.
+
+        `parts`: their receipts, of this process or parsed from the text of other ones; together they are the whole set of
+        tensors, each from one rank. Beside them, receipts or vectors of rows and KV that the version is to be shown with:
+        they must be durable before the commit goes, and a replica has applied them before it serves the version.
+
+        Blocks until all of that is accepted and durable, and until the owner has said what the parts come to; later calls of
+        this producer wait behind it. Raises `ParamstreamTimeout` after `timeout` s, and nothing was sent then. Refused, naming
+        part and producer: parts that overlap, or are of another version or topic (`InvalidEvent`), tensors of the schema that
+        are missing or differ (`SchemaMismatch`), what is lost (`EventLost`), a version that stands (`VersionConflict`).
+        Committing the same parts again gets the receipt of the first time.
+        """
+        check_version(version)
+        _check_choice("schema", schema, ("same", "replace"))
+        deadline = time.monotonic() + timeout
+        self._session.partition((self._topic.id, self._topic.partitions), timeout)
+        self._observe_now()
+        return Sealing(
+            self._session, self._directory, self._topic, version, schema, rewind, timeout, deadline
+        ).run(parts)  # fmt: skip
+
+    def _groups(
+        self, weights: PartitionId, tensors: Mapping[str, Tensor], schema: str, seal: bool, timeout: float
+    ) -> list[Group]:
+        group = group_tensors if seal else group_part
+        if schema == "replace":
+            return group(tensors, None)
+        try:
+            return group(tensors, self._session.partition(weights, timeout).schema)
+        except SchemaMismatch:
+            # Another producer may have replaced the schema since this session learned it.
+            return group(tensors, self._session.partition_again(weights, timeout).schema)
+
+    def _sealed(
+        self, weights: PartitionId, version: int, groups: Sequence[Group], rewind: bool, timeout: float
+    ) -> Receipt | None:
+        try:
+            return self._sealed_before(self._session.partition(weights, timeout), version, groups, rewind)
+        except VersionConflict:
+            # Another producer may have rewound since this session learned what is sealed.
+            return self._sealed_before(self._session.partition_again(weights, timeout), version, groups, rewind)
+
+    def _sealed_before(
+        self, state: PartitionState, version: int, groups: Sequence[Group], rewind: bool
+    ) -> Receipt | None:
         """The receipt of the same version sealed before. Raises `VersionConflict` where it, or a higher one, stands."""
         if rewind or not state.sealed:
             return None
@@ -142,23 +201,38 @@ class Publisher:
         """Send chunks, parts and the commit, each as soon as the window has room: no more than that is ever held."""
         session = self._session
         call = Call((weights,), self._topic.persistence, whole=True, version=version)
-        digests: dict[str, bytes] = {}
-        chunks: dict[str, tuple[int, int]] = {}
         session.begin(call)
         with session.streaming(call):
-            for chunk, bulk in cut(version, groups, digests):
-                draft = Draft.of(weights, chunk, bulk, segment_meta_nbytes(chunk))
-                sequence = session.add(call, draft, timeout)
-                for segment in chunk.segments:
-                    first, _ = chunks.get(segment.name, (sequence, sequence))
-                    chunks[segment.name] = first, sequence
-            parts = list(parts_of(version, (specs_of(group, digests, chunks) for group in groups)))
-            specs: tuple[TensorSpec, ...] = tuple(spec for part in parts for spec in part.tensors)
-            references = tuple(self._send_part(call, weights, part, timeout) for part in parts)
+            references, specs = self._stage(call, weights, version, groups, timeout)
             call.schema = specs
             commit = Commit(version, references, version_digest(specs), schema, rewind)
             session.add(call, Draft.of(weights, commit, (), 64 + 64 * len(references)), timeout)
         return session.finish(call)
+
+    def _publish_part(self, weights: PartitionId, version: int, groups: Sequence[Group], timeout: float) -> Receipt:
+        """Send chunks and parts, and no commit: the receipt says which parts."""
+        session = self._session
+        call = Call((weights,), self._topic.persistence, whole=True, version=version)
+        session.begin(call)
+        with session.streaming(call):
+            call.parts, _ = self._stage(call, weights, version, groups, timeout)
+        return session.finish(call)
+
+    def _stage(
+        self, call: Call, weights: PartitionId, version: int, groups: Sequence[Group], timeout: float
+    ) -> tuple[tuple[PartRef, ...], tuple[TensorSpec, ...]]:
+        """Send the chunks and parts of `call`; returns the parts, and all their tensors."""
+        digests: dict[str, bytes] = {}
+        chunks: dict[str, tuple[int, int]] = {}
+        for chunk, bulk in cut(version, groups, digests):
+            draft = Draft.of(weights, chunk, bulk, segment_meta_nbytes(chunk))
+            sequence = self._session.add(call, draft, timeout)
+            for segment in chunk.segments:
+                first, _ = chunks.get(segment.name, (sequence, sequence))
+                chunks[segment.name] = first, sequence
+        parts = list(parts_of(version, (specs_of(group, digests, chunks) for group in groups)))
+        specs = tuple(spec for part in parts for spec in part.tensors)
+        return tuple(self._send_part(call, weights, part, timeout) for part in parts), specs
 
     def _send_part(self, call: Call, weights: PartitionId, part: Part, timeout: float) -> PartRef:
         sequence = self._session.add(call, Draft.of(weights, part, (), part_meta_nbytes(part)), timeout)
@@ -166,39 +240,67 @@ class Publisher:
 
     # --- KV ---------------------------------------------------------------------------------------------------------------
 
-    def put(self, key: Key, value: Any, ttl: float | None = None, *, timeout: float = 30.0) -> Receipt:
+    def put(
+        self,
+        key: Key,
+        value: Any,
+        ttl: float | None = None,
+        valid_for: int | None = None,
+        *,
+        timeout: float = 30.0,
+    ) -> Receipt:
         """Write one entry. `key`: bytes or str (its UTF-8), up to 4 KiB; `value`: any buffer up to 768 KiB, copied.
 
-        `ttl`: seconds after its sequencing at which the entry is gone.
+        `ttl`: seconds after its sequencing at which the entry is gone. `valid_for`: a version of the topic's weights beside
+        which alone replicas answer with it, else they miss. Where the version is sealed (the broker is asked), that very
+        commit counts, not one that seals the number again; where it is not, put the entry first and give its receipt to the
+        `commit` of that version.
         """
-        return self._put([_entry(key, value, _ttl_ns(ttl))], timeout)
+        return self._put([entry_of(key, value, ttl_nanoseconds(ttl), self._valid_for(valid_for, timeout))], timeout)
 
     def put_many(
-        self, items: Mapping[Any, Any] | Iterable[tuple[Key, Any]], ttl: float | None = None, *, timeout: float = 30.0
+        self,
+        items: Mapping[Any, Any] | Iterable[tuple[Key, Any]],
+        ttl: float | None = None,
+        valid_for: int | None = None,
+        *,
+        timeout: float = 30.0,
     ) -> Receipt:
         """Write many entries in one call: a mapping, or pairs of (key, value). The last one of a repeated key wins.
 
         Entries of different partitions go side by side. Nothing is sent if one of them is not valid.
         """
-        ttl_ns = _ttl_ns(ttl)
+        ttl_ns, tied = ttl_nanoseconds(ttl), self._valid_for(valid_for, timeout)
         pairs = cast(Iterable[tuple[Key, Any]], items.items() if isinstance(items, Mapping) else items)
-        return self._put([_entry(key, value, ttl_ns) for key, value in pairs], timeout)
+        return self._put([entry_of(key, value, ttl_ns, tied) for key, value in pairs], timeout)
 
     def delete(self, key: Key, *, timeout: float = 30.0) -> Receipt:
         """Remove an entry; one that does not exist stays away."""
-        name = _key(key)
+        name = key_bytes(key)
         check_key(name)
         partition = self._topic.id, partition_of(name, self._topic.partitions)
         return self._publish([Draft.of(partition, Delete((name,)), (), len(name) + 16)], timeout)
 
-    def _put(self, entries: Sequence[tuple[PutItem, memoryview]], timeout: float) -> Receipt:
-        by_partition: dict[int, list[tuple[PutItem, memoryview]]] = {}
+    def _valid_for(self, version: int | None, timeout: float) -> ValidFor | None:
+        """What entries for `version` carry: where it is sealed, the position of its commit."""
+        if version is None:
+            return None
+        check_version(version)
+        sealed: list[VersionRecord] = self._session.ask(ListVersions(self._topic.id), list[VersionRecord], timeout)
+        for record in reversed(sealed):
+            if record.version <= version:
+                # A lower number above it means that the version was superseded, and not sealed again.
+                return ValidFor(version, record.position if record.version == version else 0)
+        return ValidFor(version)
+
+    def _put(self, entries: Sequence[Entry], timeout: float) -> Receipt:
+        by_partition: dict[int, list[Entry]] = {}
         for item, value in entries:
             number = partition_of(item.key, self._topic.partitions)
             by_partition.setdefault(number, []).append((item, value))
         drafts: list[Draft] = []
         for number, own in by_partition.items():
-            drafts.extend(_put_drafts((self._topic.id, number), own))
+            drafts.extend(put_drafts((self._topic.id, number), own))
         return self._publish(drafts, timeout)
 
     # --- rows and gradients -----------------------------------------------------------------------------------------------
@@ -288,64 +390,3 @@ class Publisher:
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidEvent(f"{what} must be one of {', '.join(choices)}, not {value!r}")
-
-
-def _key(key: object) -> bytes:
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidEvent("a str key must be valid UTF-8", item=repr(key)) from error
-    if not isinstance(key, bytes | bytearray | memoryview):
-        raise InvalidEvent(f"a key is bytes or str, not {type(key).__name__}", item=repr(key))
-    return bytes(cast(bytes, key))
-
-
-def _value(key: bytes, value: Any) -> memoryview:
-    """The bytes of any buffer, flat."""
-    if isinstance(value, np.ndarray):
-        return row_major(repr(key), cast(Any, value))
-    try:
-        view = memoryview(value)
-    except TypeError as error:
-        raise InvalidEvent(
-            f"a value is a buffer, not {type(value).__name__}", item=repr(key[:64]), remedy="Encode it to bytes"
-        ) from error
-    return view if view.format == "B" and view.ndim == 1 and view.c_contiguous else memoryview(bytes(view))
-
-
-def _ttl_ns(ttl: float | None) -> int | None:
-    if ttl is None:
-        return None
-    given = cast(object, ttl)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise InvalidEvent(f"a TTL is a number of seconds, not {ttl!r}")
-    return int(ttl * 1e9)
-
-
-def _entry(key: object, value: Any, ttl_ns: int | None) -> tuple[PutItem, memoryview]:
-    name = _key(key)
-    data = _value(name, value)
-    item = PutItem(name, len(data), ttl_ns)
-    check_put(item)
-    return item, data
-
-
-def _put_drafts(partition: PartitionId, entries: Sequence[tuple[PutItem, memoryview]]) -> Iterable[Draft]:
-    """As many events as the entries need, in their order."""
-    held: list[tuple[PutItem, memoryview]] = []
-    nbytes = 0
-    for item, value in entries:
-        more = item.nbytes + len(item.key) + _PUT_ITEM_BYTES
-        if held and nbytes + more > MAX_CHUNK_BYTES:
-            yield _put_draft(partition, held)
-            held, nbytes = [], 0
-        held.append((item, value))
-        nbytes += more
-    if held:
-        yield _put_draft(partition, held)
-
-
-def _put_draft(partition: PartitionId, held: Sequence[tuple[PutItem, memoryview]]) -> Draft:
-    meta_nbytes = sum(len(item.key) + _PUT_ITEM_BYTES for item, _ in held)
-    return Draft.of(partition, Put(tuple(item for item, _ in held)), tuple(value for _, value in held), meta_nbytes)

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, NotDurable, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
+from ..events.kinds import PartRef
 from .calls import Call
 from .directory import Directory
 
@@ -55,6 +56,14 @@ class Tracker(Protocol):
     def lock(self) -> RLock: ...
 
 
+class Follower(Protocol):
+    """What follows the events of parsed receipts: the client that they were attached to."""
+
+    def durable(self, record: ReceiptRecord) -> Outcome:
+        """A future that is done once all that the record names as its own is durable, or fails where some of it is lost."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiptRecord:
     """What a receipt says once its events are accepted; all of it travels as text."""
@@ -64,6 +73,8 @@ class ReceiptRecord:
     version: int | None
     positions: VersionVector[str]
     vector: VersionVector[str]
+    parts: tuple[PartRef, ...] = ()
+    """What `publish_weights(seal=False)` staged, for a commit to name."""
 
 
 class Receipt:
@@ -71,15 +82,17 @@ class Receipt:
 
     `accepted` and `durable` are futures that give the closed `VersionVector` of topic names: what the call wrote and
     everything it depends on. `str(receipt)` waits up to 30 s for acceptance and carries the receipt to another process,
-    where `Receipt.parse` gives it back; a parsed receipt serves waits and commits, but does not follow its events.
+    where `Receipt.parse` gives it back; a parsed receipt serves waits and commits, and once `client.attach` has it, it
+    follows its events too.
     """
 
-    __slots__ = ("_accepted", "_call", "_durable", "_record", "_session")
+    __slots__ = ("_accepted", "_call", "_durable", "_follower", "_record", "_session")
 
     def __init__(self, session: Tracker | None, call: Call | None, record: ReceiptRecord | None = None) -> None:
         self._session = session
         self._call = call
         self._record = record
+        self._follower: Follower | None = None
         self._accepted: Outcome | None = None
         self._durable: Outcome | None = None
 
@@ -94,13 +107,12 @@ class Receipt:
     def durable(self) -> Outcome:
         """Done when the log has every event for good; raises `EventLost` where it never will.
 
-        Raises `NotDurable` at once under persistence "none", and `OutcomeUnknown` at once on a parsed receipt.
+        Raises `NotDurable` at once under persistence "none", and `OutcomeUnknown` at once on a parsed receipt that is not
+        attached to a client.
         """
         call = self._call
         if call is None:
-            raise OutcomeUnknown(
-                "a parsed receipt does not follow its events", remedy="Wait for it on a replica: rep.wait(receipt)"
-            )
+            return self._followed()
         if call.persistence == "none":
             raise NotDurable('nothing of a topic with persistence "none" becomes durable', remedy="Wait for `accepted`")
         if self._durable is None:
@@ -116,7 +128,23 @@ class Receipt:
     @property
     def outcome(self) -> str:
         """ "pending" | "unknown" | "accepted" | "durable" | "lost" | "refused", as of now."""
-        return "accepted" if self._call is None else self._call.outcome()
+        if self._call is not None:
+            return self._call.outcome()
+        known = self._durable
+        if known is None or not known.done():
+            return "accepted"
+        return "durable" if known.exception() is None else "lost"
+
+    @property
+    def parts(self) -> tuple[PartRef, ...]:
+        """The part events that `publish_weights(seal=False)` staged; empty for anything else. Never waits."""
+        known = self._call or self._record
+        return known.parts if known is not None else ()
+
+    def attach_to(self, follower: Follower) -> None:
+        """From here on a parsed receipt follows its events; `client.attach` calls this."""
+        if self._call is None:
+            self._follower = follower
 
     @property
     def vector(self) -> VersionVector[str]:
@@ -135,16 +163,18 @@ class Receipt:
             assert self._call is not None and self._session is not None
             positions = self._session.directory.to_names(VersionVector(self._call.positions))
             name, incarnation = self._session.name, self._session.incarnation
-            self._record = ReceiptRecord(name, incarnation, self._call.version, positions, vector)
+            self._record = ReceiptRecord(name, incarnation, self._call.version, positions, vector, self._call.parts)
         return self._record
 
     def __str__(self) -> str:
         record = self.record()
         version = "" if record.version is None else str(record.version)
         producer = quote(record.producer, safe="")
-        return ";".join(
-            (_PREFIX, producer, str(record.incarnation), version, str(record.positions), str(record.vector))
-        )
+        fields = [_PREFIX, producer, str(record.incarnation), version, str(record.positions), str(record.vector)]
+        if record.parts:
+            # The parts of one call are of one session: their sequences are enough.
+            fields.append(",".join(str(part.sequence) for part in record.parts))
+        return ";".join(fields)
 
     def __repr__(self) -> str:
         return f"<Receipt {self.outcome}>"
@@ -153,19 +183,32 @@ class Receipt:
     def parse(text: str) -> Receipt:
         """The receipt that `str` wrote. Raises `InvalidEvent` for what is none."""
         try:
-            prefix, producer, incarnation, version, positions, vector = text.split(";")
-            if prefix != _PREFIX:
-                raise ValueError(f"it begins with {prefix!r}, not {_PREFIX!r}")
+            prefix, quoted, life, version, positions, vector, *parts = text.split(";")
+            if prefix != _PREFIX or len(parts) > 1:
+                raise ValueError(f"it begins with {prefix!r} and has {6 + len(parts)} fields")
+            producer, incarnation = unquote(quoted), int(life)
             record = ReceiptRecord(
-                unquote(producer),
-                int(incarnation),
+                producer,
+                incarnation,
                 int(version) if version else None,
                 VersionVector.parse(positions),
                 VersionVector.parse(vector),
+                tuple(PartRef(producer, incarnation, int(each)) for each in parts[0].split(",")) if parts else (),
             )
         except ValueError as error:
             raise InvalidEvent(f"not a receipt: {error}", item=text[:64]) from error
         return Receipt(None, None, record)
+
+    def _followed(self) -> Outcome:
+        """The durability of a parsed receipt, as the client that it is attached to learns of it."""
+        if self._durable is None:
+            if self._follower is None:
+                raise OutcomeUnknown(
+                    "a parsed receipt does not follow its events",
+                    remedy="Attach it, client.attach(receipt), or wait on a replica: rep.wait(receipt)",
+                )
+            self._durable = self._follower.durable(self.record())
+        return self._durable
 
     def _future(self, what: str) -> Outcome:
         future = Outcome(f"{what} of {self!r}")

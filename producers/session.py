@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from threading import Condition, RLock
+from typing import Any
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
@@ -34,6 +35,7 @@ from ..transport.messages import (
     TopicRecord,
     Welcome,
 )
+from ..transport.messages import Call as Question
 from .calls import Call, Draft
 from .directory import Directory, Uplink
 from .effects import Effect, FencedOut, JoinAgain, Send, Settled
@@ -263,6 +265,23 @@ class Session:
             call, effects = self._usable().already(partition, persistence, position, version)
             self._run(effects)
         return Receipt(self, call)
+
+    def withdraw(self, call: Call) -> None:
+        """End an open call of which nothing was sent, because there is nothing to send."""
+        with self._doing():
+            self._run(self._live.abandon(call, ParamstreamError("there was nothing to send", version=call.version)))
+
+    def ask(self, question: Question, kind: Any, timeout: float) -> Any:
+        """Ask the broker something that changes nothing, again where the connection went before the answer.
+
+        Raises the broker's error, or `ParamstreamTimeout`.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._link.request(question, kind, _left(deadline, f"the answer to {type(question).__name__}"))
+            except (ConnectFailed, OutcomeUnknown):
+                continue
 
     def observe(self, vector: VersionVector[int]) -> None:
         with self.lock:

@@ -92,6 +92,22 @@ def group_tensors(tensors: Mapping[str, Tensor], schema: Sequence[TensorSpec] | 
     return [_group_of(name, group, tensors) for name, group in members.items()]
 
 
+def group_part(tensors: Mapping[str, Tensor], schema: Sequence[TensorSpec] | None) -> list[Group]:
+    """As `group_tensors`, for one rank's part of a version: only the names given travel, and only those that the schema has
+    are checked. What is missing, tied to a name of another rank, or new is the commit's to judge.
+    """
+    if schema is None:
+        return _groups_by_storage(tensors)
+    known = {spec.name: spec.tied_to or spec.name for spec in schema}
+    given = {name: tensor for name, tensor in tensors.items() if name in known}
+    _check_known(given, schema)
+    members: dict[str, list[str]] = {}
+    for name in given:
+        members.setdefault(known[name], []).append(name)
+    groups = [_group_of(group[0], group, given) for group in members.values()]
+    return groups + _groups_by_storage({name: tensor for name, tensor in tensors.items() if name not in known})
+
+
 def cut(
     version: int, groups: Iterable[Group], digests: dict[str, bytes]
 ) -> Iterator[tuple[Chunk, tuple[memoryview, ...]]]:

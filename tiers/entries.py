@@ -21,6 +21,9 @@ ENTRY_OVERHEAD_BYTES: Final = 256
 DEADLINE_OVERHEAD_BYTES: Final = 112
 """Charged beside that for an entry with a deadline: its place in the sorted index, and the number (measured: 101)."""
 
+VALID_FOR_OVERHEAD_BYTES: Final = 120
+"""Charged beside that for an entry tied to a version: the pair and its two numbers."""
+
 
 class Entry(NamedTuple):
     """One value. Immutable, so a reader may keep it for as long as it likes."""
@@ -30,8 +33,9 @@ class Entry(NamedTuple):
     """The position of the event that wrote it."""
     deadline: int | None = None
     """Nanoseconds of sequencing time: hidden once this has come, removed by the first event stamped at or past it."""
-    valid_for: int | None = None
-    """What the writer tied the entry to, for whoever serves it to judge; the table only keeps it."""
+    valid_for: tuple[int, int] | None = None
+    """(version, position of its commit or 0) that the writer tied the entry to, for whoever serves it to judge; the table only
+    keeps it."""
 
 
 class EntryTable:
@@ -137,6 +141,7 @@ def _charged_bytes(key: bytes, entry: Entry | None) -> int:
     if entry is None:
         return 0
     overhead = ENTRY_OVERHEAD_BYTES + (0 if entry.deadline is None else DEADLINE_OVERHEAD_BYTES)
+    overhead += 0 if entry.valid_for is None else VALID_FOR_OVERHEAD_BYTES
     return len(key) + len(entry.value) + overhead
 
 

@@ -112,6 +112,12 @@ class FakeDirectory:
         record = self._topics.get(topic)
         return record.name if record is not None else None
 
+    def topic(self, name: str) -> TopicRecord:
+        for record in self._topics.values():
+            if record.name == name:
+                return record
+        raise UnknownTopic("no such topic", topic=name)
+
     def tables(self, topic: int) -> Mapping[str, Table]:
         return self._tables.get(topic, {})
 

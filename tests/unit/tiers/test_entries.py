@@ -141,14 +141,14 @@ def test_an_undo_is_not_refused_for_want_of_room() -> None:
 
 def test_readers_see_whole_entries_while_one_thread_applies() -> None:
     table, _ = make_table()
-    table.put(b"k", Entry(b"0" * 8, 0, deadline=0 + 10**12, valid_for=0))
+    table.put(b"k", Entry(b"0" * 8, 0, deadline=0 + 10**12, valid_for=(0, 0)))
     stop, wrong = threading.Event(), list[Entry | None]()
 
     def read() -> None:
         while not stop.is_set():
             entry = table.get(b"k", 0)
             if entry is None or entry != Entry(
-                b"%08d" % entry.position, entry.position, entry.position + 10**12, entry.position
+                b"%08d" % entry.position, entry.position, entry.position + 10**12, (entry.position, 0)
             ):
                 wrong.append(entry)
             table.items()
@@ -158,7 +158,7 @@ def test_readers_see_whole_entries_while_one_thread_applies() -> None:
         reader.start()
     try:
         for position in range(1, 20_000):
-            table.put(b"k", Entry(b"%08d" % position, position, position + 10**12, position))
+            table.put(b"k", Entry(b"%08d" % position, position, position + 10**12, (position, 0)))
             table.put(b"%d" % (position % 50), Entry(b"", position, deadline=position + 10))
             table.remove_expired(position)
     finally:
