@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from processes.power import cut_back
 from processes.publisher import weights_of
 from processes.reference import read_log
 from processes.world import LOG_LIMIT, START_S, free_port
+from reference.waiting import eventually
 
 TOPIC = "model"
 WAIT_S = 30.0
@@ -79,13 +79,6 @@ def end_of(receipts: list[ps.Receipt]) -> ps.VersionVector[str]:
     return vector
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.005)
-
-
 def events_until(events: ps.Subscription, kind: str, key: bytes = b"") -> list[Event]:
     """The next events, up to the first one of `kind` (that writes `key`, where one is given)."""
     found: list[Event] = []
@@ -110,6 +103,10 @@ def test_a_power_failure_loses_only_what_was_not_durable_and_everybody_says_so(
         for receipt in gone:
             rep.wait(receipt, WAIT_S)
         assert (rep.get("kept"), rep.get("gone"), rep.weights().version) == (b"new", b"x", 2)
+        # A heartbeat that knows of them calls none of them durable.
+        at = gone[1].positions[TOPIC, 0]
+        accepted, durable = eventually(lambda: (heads := rep.status().heads[TOPIC, 0])[0] >= at and heads)
+        assert accepted >= at > durable
         assert [receipt.outcome for receipt in gone] == ["accepted"] * 3
 
         victim.die(power=True)
@@ -159,7 +156,7 @@ def test_a_version_that_was_lost_gives_way_to_the_one_before_it(victim: Victim, 
         victim.start_again("second boot")
         with pytest.raises(ps.EventLost):
             lost.durable.result(WAIT_S)
-        until(lambda: rep.weights().version == 1, "the replica serves version 1 again")
+        eventually(lambda: rep.weights().version == 1)
         rep.wait(pub.publish_weights(weights_of(3), version=3), WAIT_S)
         assert [found.version for found in client.versions(TOPIC)] == [1, 3]
         with pytest.raises(ps.VersionNotHeld):
