@@ -25,7 +25,7 @@ import torch
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, VersionNotHeld
 from ..events.arrays import as_torch
 from .gap import Gap
-from .matching import Rename, SwapReport, match
+from .matching import Match, Rename, SwapReport, match
 from .versions import Sealed
 from .views import Weights
 
@@ -67,13 +67,15 @@ class Bound:
         """The last version that was looked at: taken, due, or turned down."""
         self._due: Sealed | None = None
         """Retained, until it is taken or called off."""
+        self._fit: Match
+        """How the version that is due fits."""
         self._current: Sealed | None = None
         """The version that the module has; retained, so that a hold can show it, and a failed swap can be taken back."""
         self._pairs: Mapping[str, str] = {}
         """Of the version that it has: name in the module → name in the stream."""
         self._version: int | None = None
         self._digest: str | None = None
-        self._torn = False
+        self._torn: ParamstreamError | None = None
         """A swap failed half way and could not be taken back: nothing may run until one succeeds."""
         self._closed = False
         self.report: SwapReport | None = None
@@ -192,8 +194,9 @@ class Bound:
                 if self._due is not None:
                     self._gap.begin_forward(lambda: self._due is not None)
                     self._swap_in_gap()
-                if self.error is not None and (self._torn or self._current is None) and not self._closed:
-                    raise self.error
+                problem = self._torn or (self.error if self._version is None else None)
+                if problem is not None:
+                    raise problem
                 self._gap.enter_forward()
         self._gap.deepen()
 
@@ -211,13 +214,24 @@ class Bound:
             return
         newest = self._served.newest()
         if newest is not None and newest is not self._seen and newest.dense.retain():
+            self._propose(newest)
+
+    def _propose(self, sealed: Sealed) -> None:
+        """`sealed`, whose reference is taken over, is due from now on; or does not fit, and is turned down at once."""
+        self._seen = sealed
+        fit = match(sealed, self._shapes, self._rename, self._strict, self.topic)
+        self.error = fit.error
+        if fit.error is None:
             self._drop_due()
-            self._seen = self._due = newest
+            self._due, self._fit = sealed, fit
+        else:
+            self.report = fit.report
+            sealed.dense.release()
 
     def _held(self) -> Sealed:
         """The version that the module has, retained once more."""
-        if self._torn and self.error is not None:
-            raise self.error
+        if self._torn is not None:
+            raise self._torn
         if self._current is None or not self._current.dense.retain():
             raise self.error or VersionNotHeld(
                 "the module has no version yet", topic=self.topic, remedy="Use rep.wait_version, or switch"
@@ -229,7 +243,7 @@ class Bound:
         wanted = self._kept(version)
         self._follows = False
         self._drop_due()
-        self._seen = self._due = wanted
+        self._propose(wanted)
         self._changed.wait_for(
             lambda: self._due is not wanted or self._gap.is_empty, max(0.0, deadline - time.monotonic())
         )
@@ -239,8 +253,7 @@ class Bound:
             self._changed.notify_all()
             raise self._late(version, "forwards or holds did not end")
         self._check_open()
-        if self._current is not wanted:
-            assert self.error is not None
+        if self._current is not wanted and self.error is not None:
             raise self.error
 
     def _kept(self, version: int) -> Sealed:
@@ -259,12 +272,8 @@ class Bound:
         if self._due is None or not self._gap.is_empty:
             return
         due, self._due = self._due, None
-        found = match(due, self._shapes, self._rename, self._strict, self.topic)
-        self.report, self.error = found.report, found.error
-        if found.error is None:
-            self._overwrite(due, found.pairs)
-        else:
-            due.dense.release()
+        self.report = self._fit.report
+        self._overwrite(due, self._fit.pairs)
         self._changed.notify_all()
 
     def _overwrite(self, due: Sealed, pairs: Mapping[str, str]) -> None:
@@ -282,9 +291,10 @@ class Bound:
             )
             self.error.__cause__ = problem
             due.dense.release()
-            self._torn = bool(written) and not self._put_back(before, written)
+            if written and not self._put_back(before, written):
+                self._torn = self.error
             return
-        self._current, self._pairs, self._torn = due, pairs, False
+        self._current, self._pairs, self._torn = due, pairs, None
         self._version, self._digest = due.version, due.digest
         if before is not None:
             before.dense.release()
