@@ -91,4 +91,5 @@ class FetchServer:
                 error = raised
         end = position_of(frames[-1]) if frames else fetch.after
         wire = WireError.of(error) if error is not None else None
-        return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire), frames
+        sizes = tuple(len(frame) for frame in frames)
+        return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire, sizes), frames

@@ -59,7 +59,10 @@ BATCH_MESSAGES = 256
 MAX_OUTBOX = 10_000
 """Control frames kept for a peer whose pipe is full, beyond the pipe's own high-water mark."""
 
-TRIM_S = 1.0
+TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
+"""How often what nobody needs leaves the log: seldom, and often while it is more than half full, so that a fast publisher of
+versions is not refused for those that are old already."""
+
 SYNC_ID = b"sync"
 _SYNC_TYPE = list[tuple[PartitionId, int]]
 _REFUSED_UNDECODED = "an undecodable frame was refused"
@@ -84,7 +87,7 @@ class Loop:
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
         """Partitions with a follower whose pipe was full."""
-        self._next_heartbeat = self._next_moved = self._next_trim = 0.0
+        self._next_heartbeat = self._next_moved = self._next_trim = self._next_pressed_trim = 0.0
         self.garbled_frames = 0
         """Frames that were no event and no control frame: counted, answered where that is possible, and dropped."""
 
@@ -151,7 +154,7 @@ class Loop:
             assert error is not None
             self._send(peer, _refusal(frame, error))
             return
-        room = self._partitions.nbytes + len(data) <= self._partitions.limit
+        room = self._has_room(len(data))
         self._perform(owned, owned.core.sequence(frame, peer.address, time.monotonic_ns(), room))
 
     def _control(self, client: bytes, frame: memoryview) -> None:
@@ -385,9 +388,8 @@ class Loop:
         for owned in self._blocked:
             self._send_all(owned, owned.fanout.retry())
         self._blocked = [owned for owned in self._blocked if owned.fanout.has_blocked]
-        if now >= self._next_trim:
-            self._next_trim = now + TRIM_S
-            self._trim()
+        if now >= self._next_trim or (now >= self._next_pressed_trim and self._use().is_half_full):
+            self._trim(now)
 
     def _heartbeat(self, partitions: set[PartitionId]) -> None:
         now = time.monotonic_ns()
@@ -408,7 +410,20 @@ class Loop:
             if due and not peer.outbox:
                 self._sent(peer, encode_message(Heartbeat(told)))
 
-    def _trim(self) -> None:
+    def _use(self) -> LogUse:
+        return LogUse(self._partitions.nbytes, self._partitions.limit)
+
+    def _has_room(self, nbytes: int) -> bool:
+        """Whether the log takes so much more. Where it does not, what nobody needs leaves it first."""
+        now = time.monotonic()
+        if self._partitions.nbytes + nbytes > self._partitions.limit and now >= self._next_pressed_trim:
+            # What was appended in this batch may have made older versions needless, once it is durable.
+            self._end_batch()
+            self._trim(now)
+        return self._partitions.nbytes + nbytes <= self._partitions.limit
+
+    def _trim(self, now: float) -> None:
+        self._next_trim, self._next_pressed_trim = now + TRIM_S, now + PRESSED_TRIM_S
         use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
             floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())

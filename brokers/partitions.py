@@ -135,7 +135,11 @@ class Partitions:
             role: Role = "weights" if number == topic.partitions else "state"
             persistence = cast("Persistence", topic.persistence)
             settings = PartitionSettings(role, persistence, topic.retain_versions, topic.name)
-            owned = self._open((topic.id, number), settings)
+            try:
+                owned = self._open((topic.id, number), settings)
+            except ParamstreamError as error:
+                error.topic = error.topic or topic.name
+                raise
             if persistence == "none" and role == "state":
                 self._define_tables(owned)
             opened.append(owned)

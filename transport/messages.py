@@ -418,6 +418,8 @@ class Fetched(Message, frozen=True):
     end: int
     accepted: int
     error: WireError | None = None
+    sizes: tuple[int, ...] = ()
+    """Bytes of each frame: a reader can tell them apart without believing what they say of themselves."""
 
 
 AnyMessage = (

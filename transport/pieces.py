@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..errors import CorruptLog
-from ..events.codec import MAGIC as EVENT_MAGIC
-from ..events.codec import Buffer, read_prefix
-from .messages import Fetched, decode_message
+from ..events.codec import Buffer
+from .messages import MAGIC, Fetched, decode_message
 
 PIECE_BYTES = 1024 * 1024
 """Small frames share a piece of at most this: a message for each of 100 bytes would cost more than the copy."""
@@ -43,13 +42,13 @@ class AnswerReader:
 
         A new answer takes the place of one that stayed incomplete. Raises `CorruptLog` for what belongs to none.
         """
-        if bytes(message[:2]) == EVENT_MAGIC:
+        if bytes(message[:2]) != MAGIC:
             self._take_piece(message)
         else:
             self._answer = None
             answer = decode_message(message)
-            if not isinstance(answer, Fetched):
-                raise CorruptLog(f"a fetch was answered with {type(answer).__name__}")
+            if not isinstance(answer, Fetched) or len(answer.sizes) != answer.count or min(answer.sizes, default=1) < 1:
+                raise CorruptLog(f"a fetch was answered with {type(answer).__name__}, which says no sizes")
             self._answer, self._frames = answer, []
         answer = self._answer
         if answer is None or len(self._frames) < answer.count:
@@ -61,16 +60,16 @@ class AnswerReader:
         answer = self._answer
         if answer is None:
             raise CorruptLog("a piece of an answer came before the answer")
-        try:
-            while piece:
-                nbytes = read_prefix(piece).nbytes
-                self._frames.append(piece[:nbytes])
-                piece = piece[nbytes:]
-            if len(self._frames) > answer.count:
-                raise CorruptLog(f"an answer of {answer.count} frames has {len(self._frames)}")
-        except CorruptLog:
+        for nbytes in answer.sizes[len(self._frames) :]:
+            if not piece:
+                return
+            if nbytes > len(piece):
+                break
+            self._frames.append(piece[:nbytes])
+            piece = piece[nbytes:]
+        if piece:
             self._answer = None
-            raise
+            raise CorruptLog(f"a piece of an answer has {len(piece)} bytes that are none of its frames")
 
 
 def _joined(frames: list[memoryview]) -> Buffer:

@@ -1,6 +1,6 @@
 """Records that a log holds otherwise than they were sent, with checksums that are right: what a bug of a writer would leave.
 
-Frames are changed in place while they are appended, so that log, fan-out and fetches all carry the same bytes.
+Frames are changed in place before they are fanned out, so that log, fan-out and fetches all carry the same bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ Spoil = Callable[[memoryview], None]
 
 
 def spoil_appended(monkeypatch: pytest.MonkeyPatch, marker: bytes, spoil: Spoil) -> None:
-    """From now on every record with `marker` in it is spoilt on its way into any log."""
-    for log in (MemoryPartition, LocalPartition):
-        append: Callable[[Any, Any], None] = log.append
+    """From now on every record with `marker` in it is spoilt in any log: in memory where it lies, else on its way to the disk."""
+    in_memory: Callable[[Any, Any], None] = MemoryPartition.append
+    on_disk: Callable[[Any, Any], None] = LocalPartition.append
 
-        def spoilt(self: Any, frame: Any, append: Callable[[Any, Any], None] = append) -> None:
-            view = memoryview(frame)
-            if marker in bytes(view):
-                spoil(view)
-            append(self, frame)
+    def append_and_spoil(log: Any, frame: Any) -> None:
+        in_memory(log, frame)
+        if marker in bytes(frame):
+            spoil(memoryview(frame))
 
-        monkeypatch.setattr(log, "append", spoilt)
+    def spoil_and_append(log: Any, frame: Any) -> None:
+        if marker in bytes(frame):
+            spoil(memoryview(frame))
+        on_disk(log, frame)
+
+    monkeypatch.setattr(MemoryPartition, "append", append_and_spoil)
+    monkeypatch.setattr(LocalPartition, "append", spoil_and_append)
 
 
 def undecodable(frame: memoryview) -> None:

@@ -19,8 +19,9 @@ def frames_of(*sizes: int) -> list[memoryview]:
     ]
 
 
-def answer_of(count: int, number: int = 1) -> Fetched:
-    return Fetched(number, 7, 0, count, count, count)
+def answer_of(frames: list[memoryview], number: int = 1) -> Fetched:
+    count = len(frames)
+    return Fetched(number, 7, 0, count, count, count, sizes=tuple(map(len, frames)))
 
 
 def as_message(answer: Fetched) -> memoryview:
@@ -41,7 +42,7 @@ def test_a_frame_that_has_a_piece_for_itself_is_not_copied() -> None:
 
 @pytest.mark.parametrize("sizes", [(), (10,), (10, 800_000, 10, 10, 700_000, 600_000, 5), (100,) * 12_000])
 def test_an_answer_is_whole_with_its_last_piece_and_not_before(sizes: tuple[int, ...]) -> None:
-    reader, frames, answer = AnswerReader(), frames_of(*sizes), answer_of(len(sizes))
+    reader, frames, answer = AnswerReader(), frames_of(*sizes), answer_of(frames_of(*sizes))
     messages = [as_message(answer), *map(memoryview, pieces_of(frames))]
     assert all(reader.take(message) is None for message in messages[:-1])
     assert reader.take(messages[-1]) == (answer, frames)
@@ -49,10 +50,10 @@ def test_an_answer_is_whole_with_its_last_piece_and_not_before(sizes: tuple[int,
 
 def test_a_new_answer_takes_the_place_of_one_that_stayed_incomplete() -> None:
     reader, frames = AnswerReader(), frames_of(10, 20)
-    assert reader.take(as_message(answer_of(5))) is None
+    assert reader.take(as_message(answer_of(frames * 2))) is None
     assert reader.take(frames[0]) is None
-    assert reader.take(as_message(answer_of(1, number=2))) is None
-    assert reader.take(frames[1]) == (answer_of(1, number=2), [frames[1]])
+    assert reader.take(as_message(answer_of(frames[1:], number=2))) is None
+    assert reader.take(frames[1]) == (answer_of(frames[1:], number=2), [frames[1]])
 
 
 def test_what_belongs_to_no_answer_is_refused_and_the_next_answer_is_read() -> None:
@@ -60,13 +61,30 @@ def test_what_belongs_to_no_answer_is_refused_and_the_next_answer_is_read() -> N
     for stray in (frame, memoryview(encode_message(Goodbye())), memoryview(b"PSgarbage"), memoryview(b"")):
         with pytest.raises(CorruptLog):
             reader.take(stray)
-    assert reader.take(as_message(answer_of(0))) == (answer_of(0), [])
+    assert reader.take(as_message(answer_of([]))) == (answer_of([]), [])
 
 
 def test_more_frames_than_an_answer_says_make_none_of_it_count() -> None:
     reader, frames = AnswerReader(), frames_of(10, 20)
-    assert reader.take(as_message(answer_of(1))) is None
+    assert reader.take(as_message(answer_of(frames[:1]))) is None
     with pytest.raises(CorruptLog):
         reader.take(memoryview(b"".join(frames)))
     with pytest.raises(CorruptLog):
         reader.take(frames[0])
+
+
+@pytest.mark.parametrize("at", [0, 2, 3, 24, 60])
+def test_a_frame_that_says_nonsense_of_itself_reaches_whoever_stops_at_it(at: int) -> None:
+    reader, frames = AnswerReader(), [memoryview(bytearray(frame)) for frame in frames_of(10, 20, 30)]
+    frames[1][at] ^= 0xFF
+    assert reader.take(as_message(answer_of(frames))) is None
+    answer = None
+    for piece in pieces_of(frames):
+        answer = reader.take(memoryview(piece))
+    assert answer == (answer_of(frames), frames)
+
+
+def test_an_answer_that_does_not_say_the_sizes_of_its_frames_is_refused() -> None:
+    for sizes in ((), (10,), (10, 0), (10, -5)):
+        with pytest.raises(CorruptLog, match="sizes"):
+            AnswerReader().take(as_message(Fetched(1, 7, 0, 2, 2, 2, sizes=sizes)))
