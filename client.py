@@ -323,6 +323,8 @@ class Client:
             except ParamstreamError as error:
                 first = first or error
         self._link.close(timeout)
+        for session in list(self._sessions.values()):
+            session.end()
         self._watch.close()
         if first is not None:
             raise first

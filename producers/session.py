@@ -193,6 +193,16 @@ class Session:
             self._run(core.give_up(error))
         raise error
 
+    def end(self) -> None:
+        """The link is closed for good, after `close`: what was accepted and is not known to be durable stays unknown."""
+        with self._doing():
+            if self._core is not None:
+                error = OutcomeUnknown(
+                    f"the client of producer {self.name!r} was closed before this was known to be durable",
+                    remedy="Flush before you close",
+                )
+                self._run(self._core.end(error))
+
     # --- publishing ---------------------------------------------------------------------------------------------------------
 
     def publish(self, call: Call, drafts: Sequence[Draft], timeout: float) -> Receipt:

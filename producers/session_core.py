@@ -241,6 +241,14 @@ class SessionCore:
                 self.outcomes.fail(call, error)
         return self._take()
 
+    def end(self, error: ParamstreamError) -> list[Effect]:
+        """The connection is gone for good: whatever has no outcome, accepted or not, ends with `error`."""
+        effects = self.give_up(error)
+        for call in list(self.outcomes.unfinished.values()):
+            call.whole, call.open = True, False
+            self.outcomes.fail(call, error)
+        return effects + self._take()
+
     def unsettled_topics(self) -> set[int]:
         """Topics with accepted events that are neither known durable nor known lost."""
         return {topic for (topic, _), partition in self.partitions.items() if partition.awaiting}

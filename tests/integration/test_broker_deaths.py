@@ -218,3 +218,16 @@ def test_a_power_failure_costs_nothing_under_write_through(victim: Victim, clien
         reference = read_log(client, TOPIC, end_of(waiting), WAIT_S)
         assert all(count == 1 for count in reference.identities.values())
         assert rep.digest() == reference.digest
+
+
+def test_what_a_closed_client_cannot_learn_any_more_ends_as_unknown(victim: Victim) -> None:
+    with ps.connect(victim.endpoint, timeout=START_S) as client:
+        client.create_topic(TOPIC)
+        publisher = client.publisher(TOPIC, producer="trainer")
+        publisher.put("k", b"durable").durable.result(WAIT_S)
+        victim.hold_syncs()
+        receipt = publisher.put("k", b"accepted")
+        receipt.accepted.result(WAIT_S)
+    with pytest.raises(ps.OutcomeUnknown, match="closed before this was known to be durable"):
+        receipt.durable.result(WAIT_S)
+    assert receipt.accepted.done()
