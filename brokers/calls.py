@@ -19,9 +19,11 @@ from ..errors import Fenced, ParamstreamError, UnknownTopic
 from ..events.kinds import Payload
 from ..transport.messages import (
     AwaitDurable,
+    BrokerRecord,
     CreateTable,
     CreateTopic,
     DeleteTopic,
+    DescribeBroker,
     DescribePartitions,
     Join,
     Joined,
@@ -64,11 +66,13 @@ class Calls:
         write: Write,
         monotonic_ns: Callable[[], int],
         drop_followers: Callable[[PartitionId], None],
+        describe_broker: Callable[[], BrokerRecord],
     ) -> None:
         self._partitions = partitions
         self._write = write
         self._monotonic_ns = monotonic_ns
         self._drop_followers = drop_followers
+        self._describe_broker = describe_broker
         self._waiting: list[Waiting] = []
         self._reports: dict[str, tuple[float, Report]] = {}
 
@@ -103,6 +107,8 @@ class Calls:
                 self._prepare_commit(call, answer)
             case AwaitDurable():
                 self._await_durable(call, answer)
+            case DescribeBroker():
+                answer(self._describe_broker())
             case _:
                 raise ParamstreamError(
                     f"this broker does not know the call {type(call).__name__}", remedy="Upgrade the broker"
@@ -123,13 +129,13 @@ class Calls:
     def reported(self, report: Report) -> None:
         self._reports[report.name] = (time.monotonic(), report)
 
-    def reports(self, topic: int) -> list[Report]:
-        """The newest report of each replica that follows the topic, with its age."""
+    def reports(self, topic: int | None = None) -> list[Report]:
+        """The newest report of each replica (that follows the topic), with its age."""
         now = time.monotonic()
         return [
             msgspec.structs.replace(report, age_s=now - at)
             for at, report in self._reports.values()
-            if topic in report.topics
+            if topic is None or topic in report.topics
         ]
 
     def leases(self, partition: PartitionId) -> list[Lease]:

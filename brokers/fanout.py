@@ -66,6 +66,8 @@ class FanOutCore:
         """The position before the first frame that is kept: the lowest that a `Follow` may name."""
         self._kept_bytes = 0
         self._followers: dict[bytes, _Follower] = {}
+        self.demotions = 0
+        """How often a follower fell out of the ring."""
 
     def accepted(self, frame: Buffer, position: int) -> Iterator[Send]:
         """An event was accepted: it is kept at once; iterate to send it to those who have credit."""
@@ -138,6 +140,13 @@ class FanOutCore:
         follower = self._followers.get(peer)
         return follower.sent_position if follower is not None else 0
 
+    def standing(self, peer: bytes) -> tuple[int, int]:
+        """The last position given to the peer's pipe, and the bytes of it not yet returned as credit; (0, 0) where it fetches."""
+        follower = self._followers.get(peer)
+        if follower is None:
+            return 0, 0
+        return follower.sent_position, follower.sent_bytes - follower.consumed_bytes
+
     def followers(self) -> list[bytes]:
         return list(self._followers)
 
@@ -183,6 +192,7 @@ class FanOutCore:
         for follower in [each for each in self._followers.values() if each.cursor < lowest]:
             self.unfollow(follower.peer)
             stands = follower.sent_position
+            self.demotions += 1
             demoted.append(Send(follower.peer, Demoted(*follower.partition, stands, head), stands))
         if self._first > len(self._frames) // 2:
             del self._frames[: self._first], self._positions[: self._first]

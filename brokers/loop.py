@@ -24,6 +24,7 @@ from ..events.limits import MAX_EVENT_BYTES
 from ..transport.messages import (
     FORMAT,
     Ack,
+    BrokerRecord,
     Credit,
     Demoted,
     Follow,
@@ -46,6 +47,7 @@ from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
 from .calls import Calls
 from .effects import Answer, Append, Effect, FanOut
 from .fanout import Send
+from .overview import describe_broker
 from .partitions import META, Owned, Partitions
 from .peers import MAX_PEERS, Peer, client_of
 from .retention import LogUse
@@ -80,7 +82,7 @@ class Loop:
         self._welcome = welcome
         self._closing = closing
         self._peers: dict[bytes, Peer] = {}
-        self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers)
+        self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers, self._overview)
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
         self._appended: dict[PartitionId, PartitionLog] = {}
         self._appended_bytes = 0
@@ -155,7 +157,10 @@ class Loop:
             self._send(peer, _refusal(frame, error))
             return
         room = self._has_room(len(data))
-        self._perform(owned, owned.core.sequence(frame, peer.address, time.monotonic_ns(), room))
+        now_ns = time.monotonic_ns()
+        if frame.head.incarnation in peer.joined:
+            peer.wrote_ns[frame.head.incarnation] = now_ns
+        self._perform(owned, owned.core.sequence(frame, peer.address, now_ns, room))
 
     def _control(self, client: bytes, frame: memoryview) -> None:
         message = decode_message(frame)
@@ -258,6 +263,10 @@ class Loop:
         except ParamstreamError as error:
             self._send(peer, Response(request.id, encode_result(None), WireError.of(error)))
 
+    def _overview(self) -> BrokerRecord:
+        reports, now_ns = self._calls.reports(), time.monotonic_ns()
+        return describe_broker(self._welcome.broker, self._partitions, self._peers.values(), reports, now_ns)
+
     def _write(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer]) -> int:
         owned = self._partitions.owned[partition]
         self._perform(owned, owned.core.write(payload, bulk, time.monotonic_ns()))
@@ -350,8 +359,10 @@ class Loop:
         if not self._appended:
             return
         appended, self._appended = self._appended, {}
+        now_ns = time.monotonic_ns()
         for owned in [owned for partition in appended if (owned := self._partitions.owned.get(partition))]:
             owned.append_base_if_due()
+            owned.load.batch_ended(owned.core.sequenced, now_ns)
         nbytes, self._appended_bytes = self._appended_bytes, 0
         in_memory = [log for log in appended.values() if self._in_memory(log)]
         if in_memory:
@@ -365,9 +376,11 @@ class Loop:
         return self._partitions.durable_on_append or (owned is not None and owned.log is not owned.durable)
 
     def _synced(self, heads: list[tuple[PartitionId, int]]) -> None:
+        now_ns = time.monotonic_ns()
         for partition, position in heads:
             owned = self._partitions.owned.get(partition)
             if owned is not None:
+                owned.load.durable(position, now_ns)
                 self._perform(owned, owned.core.synced(position))
                 self._moved.add(partition)
         self._flush_acks()

@@ -6,7 +6,7 @@ Opening a partition is a takeover each time: claim, reread, epoch record and bas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import randbits
 from typing import cast
 
@@ -21,6 +21,7 @@ from ..transport.messages import Heads, TopicRecord
 from .checks import Role
 from .effects import Append
 from .fanout import FanOutCore
+from .load import Load
 from .meta import MetaState
 from .partition import PartitionCore, PartitionSettings, Persistence
 from .takeover import claim_record
@@ -46,10 +47,12 @@ class Owned:
     """Why the partition stopped, if it did."""
     cut: str = ""
     """What a torn tail lost at the opening."""
+    load: Load = field(default_factory=Load)
 
     def append(self, effect: Append) -> None:
         """To the log that readers read; claims and epoch records of a "none" topic also to the one that lasts."""
         self.log.append(effect.frame)
+        self.load.appended(len(effect.frame))
         if effect.lasting and self.log is not self.durable:
             self.durable.append(effect.frame)
 

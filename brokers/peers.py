@@ -22,6 +22,8 @@ class Peer:
     incarnation: int = 0
     joined: dict[int, str] = field(default_factory=dict[int, str])
     """The sessions that it has joined: incarnation → producer name."""
+    wrote_ns: dict[int, int] = field(default_factory=dict[int, int])
+    """When the last event of each of them came: incarnation → monotonic ns."""
     follows: set[PartitionId] = field(default_factory=set[PartitionId])
     outbox: deque[bytes] = field(default_factory=deque[bytes])
     """Control frames that its pipe did not take yet; events wait behind them."""

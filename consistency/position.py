@@ -35,6 +35,15 @@ def offset_of(position: int) -> int:
     return position & MAX_OFFSET
 
 
+def events_between(after: int, head: int) -> int:
+    """Events above position `after`, up to `head`. Where `head` is of a later epoch: those of that epoch alone, as nobody who
+    has not read how the earlier ones ended can know more.
+    """
+    if head <= after:
+        return 0
+    return head - after if epoch_of(head) == epoch_of(after) else offset_of(head) + 1
+
+
 def next_epoch(last_epoch: int, clock_s: float) -> int:
     """The epoch of a new tenure: above the last one, and at least the clock (seconds since 1970), where that is sane."""
     by_clock = int((clock_s - EPOCH_ZERO_UNIX_S) * 64) if EPOCH_ZERO_UNIX_S <= clock_s < CLOCK_END_UNIX_S else 0

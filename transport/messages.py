@@ -157,6 +157,10 @@ class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those t
     positions: tuple[tuple[int, int, int], ...]
 
 
+class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
+    pass
+
+
 class TopicRecord(Record, frozen=True):
     """A topic as `__meta` holds it."""
 
@@ -255,11 +259,99 @@ class PartitionRecord(Record, frozen=True):
     """The partition's time, ns since 1970."""
 
 
+class PartitionLoad(Record, frozen=True):
+    """A partition as its broker sees it at a moment. Counts are since the broker opened it."""
+
+    topic: int
+    partition: int
+    accepted: int
+    durable: int
+    time: int
+    """The partition's time, ns since 1970."""
+    last_time: int
+    """The stamp of its last event, or of the epoch's opening; by the same clock."""
+    log_bytes: int
+    records: int
+    """Appended to the log: events, and a few of the broker's own."""
+    nbytes: int
+    """Of those records."""
+    undurable_s: float
+    """How long the oldest batch that is not durable waits for it by now; 0 where all is durable."""
+    durable_after_s: float
+    """How long the last batch that became durable had waited."""
+    ring_bytes: int
+    """Kept in memory for followers."""
+    demotions: int
+    """How often a follower fell out of that memory, and went over to fetching."""
+    error: str
+    """Why the partition stopped, if it did."""
+    versions: int
+    """Sealed and known; not those that a rewind superseded."""
+    newest: VersionRecord | None
+
+
+class ProducerRecord(Record, frozen=True):
+    """A session of a producer whose client is connected."""
+
+    name: str
+    incarnation: int
+    idle_s: float | None
+    """Since its last event came, accepted or not; None where none has come over this connection."""
+    last: tuple[tuple[int, int, int], ...]
+    """(topic, partition, position) of its last event in each partition that still knows one."""
+
+
+class FollowerRecord(Record, frozen=True):
+    """A client that follows a partition."""
+
+    name: str
+    """A replica's; empty for a subscription."""
+    client: str
+    """The beginning of its id, which tells nameless ones apart."""
+    topic: int
+    partition: int
+    sent: int
+    """The last position given to its connection; 0 while it fetches for itself."""
+    outstanding_bytes: int
+    """Sent, and not yet said to be taken off the connection."""
+
+
+class ReplicaRecord(Record, frozen=True):
+    """A replica and one of its topics: its last report, against what the broker has now."""
+
+    name: str
+    topic: int
+    version: int | None
+    """The one that it serves."""
+    versions_behind: int
+    """Commits since that one."""
+    stale_s: float | None
+    """For how long a newer version than the one served has been sealed; 0 where there is none, None where none is served."""
+    lag_events: int
+    """Events accepted here that it has not applied; of a partition whose epoch it has not reached, those of the new epoch."""
+    report_age_s: float
+    """All of this is as of so long ago."""
+    error: str
+
+
+class BrokerRecord(Record, frozen=True):
+    broker: str
+    """As in `Welcome`: another one means that it was restarted, and that counts began anew."""
+    log_bytes: int
+    log_limit: int
+    clients: int
+    topics: tuple[TopicRecord, ...]
+    partitions: tuple[PartitionLoad, ...]
+    producers: tuple[ProducerRecord, ...]
+    followers: tuple[FollowerRecord, ...]
+    replicas: tuple[ReplicaRecord, ...]
+
+
 class Request(Message, frozen=True):
     id: int
     call: (
         CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
-        | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable
+        | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable | DescribeBroker
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 
 from ..output import table_lines
+from ..redraw import Redrawn
 from .results import Actor, Results, percentile
 
 HEADINGS = ("", "version", "accuracy", "staleness p50", "lag", "")
@@ -17,7 +18,7 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
-        self._lines = 0
+        self._redrawn = Redrawn(sys.stderr)
         self._drawn_at = 0.0
 
     def draw(self, title: str, results: Results) -> None:
@@ -26,19 +27,11 @@ class LiveTable:
         if not self._shown or now - self._drawn_at < REDRAW_S:
             return
         self._drawn_at = now
-        self._rewrite([title, *lines(results)])
+        self._redrawn.draw([title, *lines(results)])
 
     def clear(self) -> None:
         if self._shown:
-            self._rewrite([])
-
-    def _rewrite(self, content: list[str]) -> None:
-        up = f"\x1b[{self._lines}A" if self._lines else ""
-        # Line by line, each cleared to its end, and what an older, longer table left below is cleared too.
-        body = "".join(f"{line}\x1b[K\n" for line in content)
-        sys.stderr.write(f"{up}\r{body}\x1b[J")
-        sys.stderr.flush()
-        self._lines = len(content)
+            self._redrawn.draw([])
 
 
 def lines(results: Results) -> list[str]:

@@ -7,6 +7,7 @@ from paramstream.consistency.position import (
     EPOCH_ZERO_UNIX_S,
     MAX_OFFSET,
     epoch_of,
+    events_between,
     next_epoch,
     offset_of,
     position,
@@ -34,3 +35,12 @@ def test_a_new_epoch_follows_the_clock_in_64ths_of_a_second() -> None:
 def test_a_clock_past_2050_or_before_2026_is_not_used() -> None:
     assert next_epoch(5, CLOCK_END_UNIX_S + 1) == 6
     assert next_epoch(5, 0.0) == 6
+
+
+def test_events_between_positions_of_an_epoch_are_the_difference() -> None:
+    assert events_between(position(5, 3), position(5, 10)) == 7
+    assert events_between(position(5, 10), position(5, 3)) == 0
+
+
+def test_events_between_epochs_are_those_of_the_later_one() -> None:
+    assert events_between(position(5, 3), position(6, 2)) == 3
