@@ -65,7 +65,9 @@ def run_kills(world: World, rounds: int) -> None:
     found = [
         complaint
         for name, journal in world.journals.items()
-        for complaint in complaints(reference, list(journal.calls.values()), lived=name in lived, may_lose=world.power)
+        for complaint in complaints(
+            reference, list(journal.calls.values()), lived=name in lived, may_lose=world.may_lose
+        )
     ]
     assert not found, "\n".join(found[:20])
     repeated = [identity for identity, count in reference.identities.items() if count > 1]
@@ -74,22 +76,32 @@ def run_kills(world: World, rounds: int) -> None:
     assert world.tailed.keys() == reference.events.keys(), (
         "the standing subscription saw something else than the log holds"
     )
-    assert world.power or not world.lost_events
+    assert world.may_lose or not world.lost_events
     assert digests == dict.fromkeys(REPLICAS, reference.digest)
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["kills", "power failures"])
+DEATHS = pytest.mark.parametrize(
+    ("persistence", "power"),
+    [
+        pytest.param("write_back", False, id="kills"),
+        pytest.param("write_back", True, id="power failures"),
+        pytest.param("write_through", True, id="power failures under write_through"),
+    ],
+)
+
+
+@DEATHS
 def test_nothing_promised_is_missing_after_a_few_kills(
-    tmp_path: Path, seed: int, rounds: int | None, power: bool
+    tmp_path: Path, seed: int, rounds: int | None, persistence: str, power: bool
 ) -> None:
-    with World(tmp_path, seed, power=power) as world:
+    with World(tmp_path, seed, persistence=persistence, power=power) as world:
         run_kills(world, 6 if rounds is None else rounds)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("power", [False, True], ids=["kills", "power failures"])
+@DEATHS
 def test_nothing_promised_is_missing_after_fifty_kills(
-    tmp_path: Path, seed: int, rounds: int | None, power: bool
+    tmp_path: Path, seed: int, rounds: int | None, persistence: str, power: bool
 ) -> None:
-    with World(tmp_path, seed, power=power) as world:
+    with World(tmp_path, seed, persistence=persistence, power=power) as world:
         run_kills(world, 50 if rounds is None else rounds)

@@ -45,11 +45,14 @@ def free_port() -> int:
 class World:
     """All of it, under one seed. Whatever happens, `close` kills every child by its own pid."""
 
-    def __init__(self, folder: Path, seed: int, *, power: bool = False) -> None:
+    def __init__(self, folder: Path, seed: int, *, persistence: str = "write_back", power: bool = False) -> None:
         self.chance = random.Random(seed)
         self.folder = folder
+        self.persistence = persistence
         self.power = power
         """A broker's death is a power failure each time: files lose what was not synced, and the machine boots anew."""
+        self.may_lose = power and persistence == "write_back"
+        """Something that was accepted may be lost, and is called so."""
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
         self.boots = 0
         self.lives = dict.fromkeys(PUBLISHERS, 0)
@@ -71,7 +74,7 @@ class World:
         self.spawn("broker")
         self.await_up("broker")
         self.client = client = ps.connect(self.endpoint, timeout=START_S)
-        client.create_topic(TOPIC, partitions=STATE_PARTITIONS, retain_versions=10_000)
+        client.create_topic(TOPIC, STATE_PARTITIONS, self.persistence, retain_versions=10_000)
         self.tail = client.subscribe(TOPIC, start="earliest")
         for name in (*PUBLISHERS, *REPLICAS):
             self.spawn(name)
@@ -181,7 +184,7 @@ class World:
             self.await_up(name)
         for name in PUBLISHERS:
             answer = self.children[name].ask("stop", 2 * END_S, within=END_S)
-            if not self.power:
+            if not self.may_lose:
                 assert not answer["errors"], f"{name} could not flush: {answer['errors']}"
             self.children.pop(name).end(END_S)
         until = self._mark()
