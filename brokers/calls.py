@@ -44,6 +44,9 @@ from .partitions import META, Owned, Partitions
 from .peers import Peer
 from .retention import Lease
 
+REMEMBER_S = 600.0
+"""How long a replica that reports no more is still listed, with the age of its last report."""
+
 Answer = Callable[[Any], None]
 Write = Callable[[PartitionId, Payload, Sequence[bytes]], int]
 """Writes the broker's own event to a partition; returns its position."""
@@ -140,14 +143,22 @@ class Calls:
 
     def leases(self, partition: PartitionId) -> list[Lease]:
         """What reports say is still needed of a partition, and of its versions."""
-        now = time.monotonic()
+        now, topic = time.monotonic(), partition[0]
         found: list[Lease] = []
         for name, (at, report) in self._reports.items():
-            serves = {topic: commit for topic, _, commit, _ in report.served}
-            for topic, number, position in report.needs:
-                if (topic, number) == partition:
-                    found.append(Lease(name, position, now - at, serves.get(topic, 0)))
+            if topic not in report.topics:
+                continue
+            position = next((need for *where, need in report.needs if tuple(where) == partition), None)
+            # A pinned version may stay for long; it is in memory, and must not hold the log meanwhile.
+            served = [] if topic in report.pinned else [commit for of, _, commit, _ in report.served if of == topic]
+            fetched = [commit for of, commit in report.fetching if of == topic]
+            found.append(Lease(name, position, now - at, (*served, *fetched)))
         return found
+
+    def forget_reports(self) -> None:
+        """Drop those so old that nobody asks for them any more: names of replicas are without number."""
+        before = time.monotonic() - REMEMBER_S
+        self._reports = {name: known for name, known in self._reports.items() if known[0] > before}
 
     # --- topics and tables --------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,8 @@ class Sealed(msgspec.Struct, array_like=True, frozen=True):
     """A rewind to this number or a lower one came later."""
     refs: tuple[PartRef, ...] = ()
     """Its parts, as its commit named them."""
+    context: bytes = b""
+    """The encoded vector of all that events before the commit rest on: who begins with this version has not seen those."""
 
     @property
     def first(self) -> int:
@@ -122,7 +124,8 @@ class DenseState(msgspec.Struct, array_like=True):
 
     # --- the one way in ---
 
-    def apply(self, head: Head, payload: Chunk | Part | Commit, position: int, time: int) -> None:
+    def apply(self, head: Head, payload: Chunk | Part | Commit, position: int, time: int, context: bytes = b"") -> None:
+        """`context`: of a commit, what the partition's events before it rest on, as an encoded vector."""
         match payload:
             case Chunk():
                 self._stage(head, payload.version, position)
@@ -132,7 +135,7 @@ class DenseState(msgspec.Struct, array_like=True):
                 )
                 self.parts.append(part)
             case Commit():
-                self._seal(payload, position, time)
+                self._seal(payload, position, time, context)
 
     def forget(self, start: int) -> None:
         """The log begins after `start`: parts and chunks there are gone, and so are versions sealed there, but the newest."""
@@ -157,6 +160,10 @@ class DenseState(msgspec.Struct, array_like=True):
             )
             for index, s in enumerate(self.sealed)
         ]  # fmt: skip
+
+    def newest(self, durable: int) -> Sealed | None:
+        """Sealed last at or below `durable`."""
+        return next((sealed for sealed in reversed(self.sealed) if sealed.position <= durable), None)
 
     def open_from(self) -> int | None:
         """The lowest position of an open part or a staged chunk."""
@@ -222,7 +229,7 @@ class DenseState(msgspec.Struct, array_like=True):
                 return
         self.staged.append(ChunkRun(head.producer, head.incarnation, version, head.sequence, position))
 
-    def _seal(self, commit: Commit, position: int, time: int) -> None:
+    def _seal(self, commit: Commit, position: int, time: int, context: bytes) -> None:
         parts = self._standing(commit.version, commit.parts)
         union = union_of(part.tensors for part in parts)
         chunks = _Chunks(self.staged)
@@ -237,6 +244,7 @@ class DenseState(msgspec.Struct, array_like=True):
                 tuple(part.position for part in parts),
                 tuple(sorted({span for part in parts for span in chunks.spans_of(part)})),
                 refs=commit.parts,
+                context=context,
             )
         )  # fmt: skip
         if self.schema is None or commit.schema == "replace":

@@ -23,6 +23,10 @@ RING_BYTES = 64 * 1024 * 1024
 """Recent frames kept for followers: a second or two of a busy partition, so that a short stall is no demotion."""
 
 
+MAX_CREDIT_BYTES = 32 * 1024 * 1024
+"""What may be on the way to one follower, whatever credit it gives: its pipe's share of the broker's memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """One frame for a peer: an event's (`content` is a buffer), or a message about the following."""
@@ -89,7 +93,8 @@ class FanOutCore:
         partition = message.topic, message.partition
         if cursor is None:
             return iter([Send(peer, Demoted(*partition, message.after, heads.accepted), message.after)])
-        follower = _Follower(peer, partition, cursor, message.credit_bytes, sent_position=message.after)
+        credit_bytes = min(message.credit_bytes, MAX_CREDIT_BYTES)
+        follower = _Follower(peer, partition, cursor, credit_bytes, sent_position=message.after)
         self._followers[peer] = follower
         answer = Following(*partition, message.after, heads.accepted, heads.durable, ends, heads.time)
         return self._to([follower], [Send(peer, answer, message.after)])

@@ -58,8 +58,8 @@ MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
 BATCH_MESSAGES = 256
-MAX_OUTBOX = 10_000
-"""Control frames kept for a peer whose pipe is full, beyond the pipe's own high-water mark."""
+MAX_OUTBOX, MAX_OUTBOX_BYTES = 10_000, 16 * 1024 * 1024
+"""Control frames kept for a peer whose pipe is full, beyond the pipe's own high-water mark: that many, and so many bytes beside one."""
 
 TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
 """How often what nobody needs leaves the log: seldom, and often while it is more than half full, so that a fast publisher of
@@ -231,7 +231,8 @@ class Loop:
         data = encode_message(message)
         if peer.outbox or not self._sent(peer, data):
             peer.outbox.append(data)
-            if len(peer.outbox) > MAX_OUTBOX:
+            peer.outbox_bytes += len(data)
+            if len(peer.outbox) > MAX_OUTBOX or peer.outbox_bytes - len(data) > MAX_OUTBOX_BYTES:
                 # It takes nothing, and nothing more is kept for it: its silence tells it to connect again.
                 self._forget(peer)
 
@@ -250,7 +251,7 @@ class Loop:
     def _empty_outboxes(self) -> None:
         for peer in [peer for peer in self._peers.values() if peer.outbox]:
             while peer.outbox and self._sent(peer, peer.outbox[0]):
-                peer.outbox.popleft()
+                peer.outbox_bytes -= len(peer.outbox.popleft())
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
@@ -437,6 +438,7 @@ class Loop:
 
     def _trim(self, now: float) -> None:
         self._next_trim, self._next_pressed_trim = now + TRIM_S, now + PRESSED_TRIM_S
+        self._calls.forget_reports()
         use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
             floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())

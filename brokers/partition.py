@@ -293,10 +293,11 @@ class PartitionCore:
     def describe(self, log_start: int, monotonic_ns: int) -> PartitionRecord:
         """`log_start`: the position before the first one that the log still holds."""
         dense = self.state.dense
-        needed = [sealed.first for sealed in dense.sealed[-1:]]
+        newest = dense.newest(self.durable)
+        at = newest.position if newest is not None else 0
+        needed = [sealed.first for sealed in dense.sealed if sealed.position >= at]
         if (staged := dense.open_from()) is not None:
             needed.append(staged)
-        latest = max(log_start, min(needed) - 1) if needed else log_start
         return PartitionRecord(
             topic=self.partition[0],
             partition=self.partition[1],
@@ -304,9 +305,11 @@ class PartitionCore:
             start=log_start,
             accepted=self.accepted,
             durable=self.durable,
-            latest_start=latest,
+            latest_start=max(log_start, min(needed) - 1) if needed else log_start,
             ends=self.ends,
             time=self.time(monotonic_ns),
+            latest=at,
+            context=newest.context if newest is not None else b"",
         )
 
     # --- inside ---

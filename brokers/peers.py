@@ -27,6 +27,7 @@ class Peer:
     follows: set[PartitionId] = field(default_factory=set[PartitionId])
     outbox: deque[bytes] = field(default_factory=deque[bytes])
     """Control frames that its pipe did not take yet; events wait behind them."""
+    outbox_bytes: int = 0
 
     @property
     def address(self) -> bytes:

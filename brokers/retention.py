@@ -30,16 +30,16 @@ class LogUse:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A replica's need of one partition: all that lies after `position`, reported `age_s` ago.
+    """A replica's need of one partition, reported `age_s` ago.
 
-    `serves`: the position of the commit that it serves, 0 if none. The served version is held as long as the lease lasts;
-    what lies after `position` in a weight partition only while the log is under half of its limit.
+    `commits`: the positions of the commits that it serves and fetches. Those versions are held as long as the lease lasts;
+    what lies after `position`, where every later version is wanted, only while the log is under half of its limit.
     """
 
     name: str
-    position: int
+    position: int | None
     age_s: float
-    serves: int = 0
+    commits: tuple[int, ...] = ()
 
 
 def lowest_needed(
@@ -62,8 +62,7 @@ def lowest_needed(
     for lease in leases:
         if lease.age_s >= LEASE_S:
             continue
-        if lease.serves in firsts:
-            needed.append(firsts[lease.serves])
-        if not use.is_half_full:
+        needed += [firsts[commit] for commit in lease.commits if commit in firsts]
+        if lease.position is not None and not use.is_half_full:
             needed.append(lease.position + 1)
     return min(needed)

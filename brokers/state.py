@@ -12,8 +12,9 @@ import msgspec
 
 from ..consistency.epochs import REMEMBERED_EPOCHS, EpochEnds
 from ..consistency.position import epoch_of, show
+from ..consistency.vector import EMPTY
 from ..errors import CorruptLog
-from ..events.codec import Buffer, EventFrame, Head
+from ..events.codec import Buffer, EventFrame, Head, decode_vector, encode_vector
 from ..events.kinds import Chunk, Commit, Delete, Epoch, Part, Put, Table
 from ..events.validate import put_values
 from ..transport.messages import LastEvent
@@ -74,7 +75,9 @@ class PartitionState(msgspec.Struct, array_like=True):
                 self._open_epoch(frame.position, payload)
             case Table():
                 self.tables[payload.table] = payload
-            case Chunk() | Part() | Commit():
+            case Commit():
+                self.dense.apply(frame.head, payload, frame.position, frame.time, self._context())
+            case Chunk() | Part():
                 self.dense.apply(frame.head, payload, frame.position, frame.time)
             case Put() if registry:
                 self.entries.update((item.key, bytes(value)) for item, value in put_values(payload, frame.bulk))
@@ -124,6 +127,15 @@ class PartitionState(msgspec.Struct, array_like=True):
             self.ends = ends.pairs()
         self.tenures.append(Tenure(epoch_of(at), record.boot, record.failed_writes))
         del self.tenures[:-REMEMBERED_EPOCHS]
+
+    def _context(self) -> bytes:
+        """What all events so far rest on. A session's vectors only grow, so its last event's stand for all of them; those of
+        names that were forgotten are in what the version before knew.
+        """
+        context = decode_vector(self.dense.sealed[-1].context) if self.dense.sealed else EMPTY
+        for session in self.sessions.values():
+            context = context.merge(decode_vector(session.own)).merge(decode_vector(session.observed))
+        return encode_vector(context)
 
     def _take(self, head: Head, at: int) -> None:
         session = self.sessions.get(head.producer)

@@ -6,6 +6,9 @@ the event's own partition: that one is applied in order anyway.
 
 A dependency that was lost is passed without a wait: the consumer's applied position is then above it in a later epoch. It
 is counted, because the promise has a hole there that the user should know of.
+
+A consumer that jumps over events *passes* them: they count here at once, so that nobody waits for what will never be
+applied, and for users only when the event that the jump leads to is applied.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class Gate:
     def __init__(self, ordering: Ordering, follows: Iterable[PartitionId]) -> None:
         self._ordering = ordering
         self._applied: dict[PartitionId, int] = dict.fromkeys(follows, 0)
+        self._shown: dict[PartitionId, int] = {}
+        """Where users see a partition that is passing events: it stands still until the next `applied` or `moved`."""
         self._ends: dict[PartitionId, EpochEnds] = {}
         self._context: dict[PartitionId, int] = {}
         self.lost_dependencies = 0
@@ -43,7 +48,7 @@ class Gate:
 
     def applied(self, partition: PartitionId, stamp: Stamp) -> None:
         """The event was applied: later events may rest on it, and whoever observes this consumer observes it, closed."""
-        self._applied[partition] = stamp.position
+        self.moved(partition, stamp.position)
         self._count_lost(stamp)
         for vector in (stamp.own, stamp.observed):
             for other, at in vector.items():
@@ -52,11 +57,18 @@ class Gate:
 
     def moved(self, partition: PartitionId, position: int) -> None:
         """The consumer stands at `position` without an event: where it starts, an epoch record, or an undo (backwards)."""
+        self._shown.pop(partition, None)
+        self._applied[partition] = position
+
+    def passed(self, partition: PartitionId, position: int) -> None:
+        """Everything up to `position` is jumped over: other events need not wait for it, users do not see it yet."""
+        self._shown.setdefault(partition, self._applied[partition])
         self._applied[partition] = position
 
     def forget(self, partition: PartitionId) -> None:
         """The partition is not followed any more (its topic is gone): nothing waits for it, nothing observed names it."""
         self._applied.pop(partition, None)
+        self._shown.pop(partition, None)
         self._ends.pop(partition, None)
         self._context.pop(partition, None)
 
@@ -65,19 +77,27 @@ class Gate:
         self._ends.setdefault(partition, EpochEnds()).add(end)
 
     def position(self, partition: PartitionId) -> int:
+        """The last position that is applied, or passed."""
         return self._applied[partition]
 
+    def shown(self, partition: PartitionId) -> int:
+        """The last position that is applied, as users see it."""
+        return self._shown.get(partition, self._applied[partition])
+
     def positions(self) -> VersionVector[int]:
-        """What is applied, by partition: not closed. A wait on a position is answered from here."""
-        return VersionVector(self._applied)
+        """What is applied, by partition, without what is only passed: not closed. A wait on a position is answered from here."""
+        return VersionVector(self._applied | self._shown)
 
     def is_lost(self, partition: PartitionId, position: int) -> bool:
         ends = self._ends.get(partition)
         return ends is not None and ends.is_lost(position)
 
     def vector(self) -> VersionVector[int]:
-        """The closed vector of what was applied: applied positions merged with both vectors of every applied event."""
-        return VersionVector({p: at for p, at in self._applied.items() if at}).merge(self._context)
+        """The closed vector of what was applied: applied positions merged with both vectors of every applied event.
+
+        An event that is only passed stands in it where an applied one rests on it, because closed vectors leave nothing out.
+        """
+        return VersionVector({p: at for p, at in self.positions().items() if at}).merge(self._context)
 
     def _missing(self, partition: PartitionId, vector: Mapping[PartitionId, int]) -> tuple[PartitionId, int] | None:
         applied = self._applied

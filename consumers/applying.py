@@ -16,7 +16,7 @@ from ..events.validate import put_values
 from ..tiers.entries import Entry
 from ..tiers.store import TieredStore
 from ..transport.messages import TopicRecord
-from .effects import Deliver
+from .effects import Deliver, Jump
 from .undo import BeforeImages
 from .versions import Sealed, Versions
 
@@ -123,7 +123,7 @@ class Applier:
 
         Raises `Missing`, `StorageFull` or `CorruptLog`; nothing is shown yet.
         """
-        if not isinstance(step.frame.payload, Commit):
+        if step.passed or not isinstance(step.frame.payload, Commit):
             return None
         versions = self.topics[step.partition[0]].versions
         assembly = versions.prepare(step.frame)
@@ -142,6 +142,8 @@ class Applier:
                 topic.versions.staging.stage_chunk(frame)
             case Part():
                 topic.versions.staging.stage_part(frame)
+            case Commit() if step.passed:
+                topic.versions.staging.end(frame.payload, frame.position)
             case Commit():
                 assert sealed is not None
                 topic.versions.show(sealed, frame.payload)
@@ -184,6 +186,10 @@ class Applier:
             if topic.pinned is not None and not topic.pin_stale and topic.pinned.position > end:
                 # What is lost may not be served, pinned or not.
                 topic.unpin()
+
+    def jump(self, step: Jump) -> None:
+        """What is staged of the partition belongs to what is passed, or comes again behind `step.start`."""
+        self.topics[step.partition[0]].versions.begin_anew()
 
     def settle(self, partition: PartitionId, durable: int) -> None:
         images = self._images.get(partition)

@@ -44,6 +44,19 @@ class Deliver:
     partition: PartitionId
     frame: EventFrame
     stamp: Stamp
+    """What the gate asked for. Of the event that a jump led to: with all that rests on what was passed."""
+    passed: bool = False
+    """It lies below the target of a jump: chunks and parts are staged, a commit seals nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """What is staged of the partition is of no use any more; everything up to `start` is passed. Then confirm."""
+
+    partition: PartitionId
+    start: int
+    target: int
+    """The first event at or behind this position is applied as any other, and shows what was passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ class Stopped:
     error: ParamstreamError
 
 
-Step = Deliver | EpochBegan | Undo
+Step = Deliver | EpochBegan | Undo | Jump
 """The effects that the shell confirms one by one, so that what it shows and what it says it has applied change together."""
 
 Effect = SendFollow | SendUnfollow | SendFetch | SendCredit | Durable | Refetched | Stopped | Step

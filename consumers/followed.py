@@ -13,7 +13,7 @@ from enum import Enum
 
 from ..consistency.position import epoch_of, offset_of
 from ..consistency.stamp import Stamp
-from ..consistency.vector import PartitionId
+from ..consistency.vector import PartitionId, VersionVector
 from ..events.codec import EventFrame, decode_vector
 from ..events.kinds import Commit, Epoch
 
@@ -63,6 +63,31 @@ class Hold:
 
 
 @dataclass(slots=True)
+class Passing:
+    """A jump on its way to `target`: what lies below it is passed."""
+
+    start: int
+    target: int
+    context: VersionVector[int]
+    """What events that were passed rest on: the target waits for it."""
+    begun: bool = False
+
+    def passes(self, position: int) -> bool:
+        return self.begun and position < self.target
+
+    def take(self, stamp: Stamp) -> None:
+        """The event was passed: what it rests on is asked of the target."""
+        self.context = self.context.merge(stamp.own).merge(stamp.observed)
+
+    def landing(self, stamp: Stamp) -> Stamp:
+        """The stamp of the event that the jump leads to, as the gate is to see it."""
+        return Stamp(
+            stamp.producer, stamp.incarnation, stamp.sequence,
+            stamp.own.merge(self.context), stamp.observed, stamp.position, stamp.time,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
 class Followed:
     partition: PartitionId
     received: int
@@ -89,8 +114,9 @@ class Followed:
     suspect: int = -1
     """Where an event could not be decoded that is being fetched once more: the position before it."""
     hold: Hold | None = None
+    passing: Passing | None = None
     start: int = field(init=False)
-    """Where we began to follow."""
+    """Where we began to follow, or jumped to."""
     last_epoch: tuple[int, int] = (0, 0)
     """(position of the last epoch record applied, end that it names)."""
 
@@ -157,6 +183,12 @@ class Followed:
         self.queue_bytes = self.ahead_bytes = 0
         self.received = applied
 
+    def jump(self, passing: Passing) -> None:
+        """Go on from `passing.start`: nothing that waits or was asked for is wanted any more."""
+        self.clear(passing.start)
+        self.passing, self.start = passing, passing.start
+        self.mode, self.hold, self.fetch_id, self.suspect, self.let_go = Mode.APART, None, 0, -1, False
+
     def consume(self, held: Held) -> None:
         if held.follow == self.follow:
             self.consumed_bytes += held.frame.nbytes
@@ -174,14 +206,14 @@ class Followed:
 
     def _next_epoch(self) -> Held | None:
         """The earliest epoch record in `ahead` that follows: it names an end at or below what we have."""
-        records = [position for position in self.ahead if offset_of(position) == 0]
-        if not records:
-            return None
-        held = self.ahead[min(records)]
-        payload = held.frame.payload
-        assert isinstance(payload, Epoch)
-        follows = payload.previous_end <= self.received and epoch_of(held.position) > epoch_of(self.received)
-        return held if follows else None
+        for position in sorted(position for position in self.ahead if offset_of(position) == 0):
+            held = self.ahead[position]
+            payload = held.frame.payload
+            assert isinstance(payload, Epoch)
+            if payload.previous_end <= self.received and epoch_of(position) > epoch_of(self.received):
+                return held
+            # It may be lost itself: then a later one names an end below it.
+        return None
 
     def _drop_above(self, end: int) -> None:
         while self.queue and self.queue[-1].position > end:

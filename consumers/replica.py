@@ -91,6 +91,7 @@ class Replica:
         ordering: Ordering = Ordering.CAUSAL,
         store: TieredStore | None = None,
         start: str | VersionVector[str] = "latest",
+        catch_up: str = "latest",
         keep_versions: int = 2,
         partitions: Sequence[int] | None = None,
         arrays: ArrayKind | None = None,
@@ -98,6 +99,11 @@ class Replica:
         timeout: float = TIMEOUT_S,
     ) -> None:
         """Blocks until the start state, as of this call, is served.
+
+        `catch_up="latest"`: where the weights fall behind, the versions between are passed over. Until the newest one shows, rows
+        and KV may be ahead of the weights (`status().jumping`); the ordering promise holds again from there on. With "all" every
+        version is applied, and a replica that the log no longer waits for (it does while under half of its limit) stops with
+        `LogTruncated`, which names what is gone.
 
         `on_applied` is told of each event applied, epoch begun and undo, in order: it is the replica's delivery log. It runs in
         the link's thread under the replica's lock, so it must be quick, must not raise, and must not call the replica.
@@ -107,6 +113,8 @@ class Replica:
         """
         if keep_versions < 1:
             raise InvalidEvent("a replica keeps one version at least")
+        if catch_up not in ("latest", "all"):
+            raise InvalidEvent(f"catch_up={catch_up!r} is neither 'latest' nor 'all'")
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
         check_name("replica", self.name)
         deadline = time.monotonic() + timeout
@@ -124,15 +132,26 @@ class Replica:
         incarnation: int = directory.request(OpenReplica(self.name), int, time_left(deadline))
         self._core = SubscriptionCore(ordering, self._scope.starts)
         self._sink = ReplicaSink(
-            self.name, self._core, self._applier, directory, self._scope.state_partitions, on_applied
+            self.name,
+            self._core,
+            self._applier,
+            directory,
+            self._scope.state_partitions,
+            on_applied,
+            every_version=catch_up == "all",
         )
+        for at in self._scope.latest:
+            self._sink.jumps.begin(at)
         self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
         hello = Hello(FORMAT, self.name, incarnation)
-        self._link = feed.link = self._sink.link = make_link(feed, lambda: hello, f"replica-{self.name}")
+        self._link = feed.link = self._sink.link = self._sink.jumps.link = make_link(
+            feed, lambda: hello, f"replica-{self.name}"
+        )
         try:
             self._link.start(time_left(deadline))
             self._wait(self._reached(self._scope.targets), deadline, "the start state")
+            self._sink.jumps.while_behind = True
         except BaseException:
             self.close(timeout=1.0)
             raise
@@ -282,6 +301,7 @@ class Replica:
             lag, buffered = self._core.lag_events(), self._core.buffered_bytes
             lost, garbled = self._core.lost_dependencies, self._core.garbled_frames
             stopped, known = dict(sink.stopped), self._core.heads_are_known
+            jumping = {topic for topic, _ in sink.jumps.targets()}
         topics = list(self._applier.topics.values())
         served = {
             t.record.name: Served(s.version, s.position, s.digest, t.is_stale, s is t.pinned)
@@ -306,6 +326,7 @@ class Replica:
             buffered_bytes=buffered,
             garbled_frames=garbled,
             failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
+            jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
         )
 
     def digest(self) -> str:

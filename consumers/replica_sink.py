@@ -24,7 +24,8 @@ from ..transport.messages import (
     WireError,
 )
 from .applying import Applier, TopicState
-from .effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
+from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
+from .jumping import Jumps
 from .links import ConsumerLink
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
@@ -58,7 +59,10 @@ class ReplicaSink:
         directory: Directory,
         state_partitions: Callable[[TopicRecord], Sequence[int]],
         on_applied: Callable[[Step], None] | None = None,
+        *,
+        every_version: bool = False,
     ) -> None:
+        """`every_version`: no version of the weights is passed over, however far the replica is behind."""
         self._name = name
         self._core = core
         self._applier = applier
@@ -82,6 +86,7 @@ class ReplicaSink:
         """Told of each such change later, in the link's thread, without the lock."""
         self.fetching: dict[PartitionId, int] = {}
         """The commit of a version that is fetched once more, to be served next. Replaced as a whole."""
+        self.jumps = Jumps(core, applier, self.changed, every_version=every_version, on_jump=self._goes_on)
         self._switched: deque[VersionInfo] = deque()
         self._broker = ""
         self._dirty = False
@@ -110,6 +115,10 @@ class ReplicaSink:
             case Undo():
                 with self.changed:
                     self._applier.undo(step.partition, step.end)
+                    self._confirm(step)
+            case Jump():
+                with self.changed:
+                    self._applier.jump(step)
                     self._confirm(step)
 
     def told(self, effect: Durable | Refetched | Stopped) -> None:
@@ -152,7 +161,7 @@ class ReplicaSink:
             error = LogTruncated(
                 "a commit names chunks or parts that the log does not have any more",
                 position=position,
-                remedy="Start the replica from the latest version",
+                remedy="Begin with the latest version, or give the log a higher log_limit",
             )
             self._stop(partition, error)
             return
@@ -181,25 +190,12 @@ class ReplicaSink:
             self.changed.notify_all()
         if isinstance(error, UnknownTopic) and name is not None:
             self._gone.add(name)
-        elif isinstance(error, LogTruncated) and self._applier.topics[partition[0]].weight_partition == partition:
-            self._skip_to_latest(partition)
+        self.jumps.stopped(partition, error)
 
-    def _skip_to_latest(self, partition: PartitionId) -> None:
-        """The log no longer reaches back to where we are (we were away for long): go on with the newest version."""
-
-        def done(found: list[PartitionRecord] | None, error: ParamstreamError | None) -> None:
-            at = next((p for p in found or () if (p.topic, p.partition) == partition), None)
-            with self.changed:
-                if at is None or partition not in self.stopped or at.latest_start <= self._core.position(partition):
-                    return
-                topic = self._applier.topics[partition[0]]
-                topic.versions.staging.clear()
-                topic.stale = topic.served is not None
-                self._core.unfollow(partition)
-                self._core.follow(partition, at.latest_start)
-                self.stopped = {p: known for p, known in self.stopped.items() if p != partition}
-
-        self.link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], done)
+    def _goes_on(self, partition: PartitionId) -> None:
+        """Under the lock: a jump leads on from where the partition stood; its lease is wanted soon."""
+        self.stopped = {p: error for p, error in self.stopped.items() if p != partition}
+        self._report_at = 0.0
 
     def _closed_vector(self) -> VersionVector[int]:
         with self.changed:
@@ -251,6 +247,7 @@ class ReplicaSink:
         self._broker = welcome.broker
 
     def lost(self, error: ParamstreamError) -> None:
+        self.jumps.lost()
         self.last_error = f"{error.code}: {error}"
         self._looking = False
         self._dirty = True
@@ -269,6 +266,7 @@ class ReplicaSink:
 
     def tick(self, now: float) -> None:
         self._tell_listeners()
+        self.jumps.tick(now)
         if now >= self._report_at and self.link.connected:
             self._report_at = now + REPORT_S
             self.link.send(self.report())
@@ -319,7 +317,8 @@ class ReplicaSink:
             self._applier.replace(old, record, numbers)
             for number in (*numbers, record.partitions):
                 at = partitions[number]
-                self._core.follow((record.id, number), at.latest_start if number == record.partitions else at.start)
+                self._core.follow((record.id, number), at.start)
+            self.jumps.begin(partitions[record.partitions])
             self.stopped = {p: error for p, error in self.stopped.items() if p[0] != old}
             self._gone.discard(record.name)
             self.changed.notify_all()
@@ -331,6 +330,7 @@ class ReplicaSink:
             positions = self._core.positions()
             durable = {p: self._core.heads(p)[1] for p in positions}
             lag = self._core.lag_events()
+            fetching = {**self.fetching, **self.jumps.targets()}
         topics = list(self._applier.topics.values())
         served = [(t, t.pinned if t.pinned is not None and not t.pin_stale else t.versions.served) for t in topics]
         return Report(
@@ -342,11 +342,12 @@ class ReplicaSink:
             needs=tuple(
                 (*partition, self._needed(partition, applied, durable[partition]))
                 for partition, applied in positions.items()
+                if self.jumps.every_version or partition != self._applier.topics[partition[0]].weight_partition
             ),
             error=self.error_text,
             failed=tuple((t.record.id, WireError.of(e)) for t in topics if (e := self.failure(t)) is not None),
             pinned=tuple(topic.record.id for topic in topics if topic.pinned is not None),
-            fetching=tuple((partition[0], commit) for partition, commit in self.fetching.items()),
+            fetching=tuple((partition[0], commit) for partition, commit in fetching.items()),
         )
 
     def _needed(self, partition: PartitionId, applied: int, durable: int) -> int:

@@ -33,6 +33,8 @@ class Scope:
         self.records = list({record.id: record for record in map(directory.topic, topics)}.values())
         self.starts: dict[PartitionId, int] = {}
         """Each partition is followed from behind this position."""
+        self.latest: list[PartitionRecord] = []
+        """Weight partitions that begin with the newest version: what comes before it is passed."""
         self.targets: dict[PartitionId, int] = {}
         """What must be applied before the replica's constructor returns."""
         for record in self.records:
@@ -56,7 +58,9 @@ class Scope:
 
     def _choose(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
         partition, weights = (record.id, at.partition), at.partition == record.partitions
-        self.starts[partition] = at.latest_start if weights and start == "latest" else at.start
+        self.starts[partition] = at.start
+        if weights and start == "latest":
+            self.latest.append(at)
         self.targets[partition] = at.accepted
         if isinstance(start, VersionVector):
             self.targets[partition] = target = start.get((record.name, at.partition), 0)

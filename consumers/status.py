@@ -60,6 +60,9 @@ class ReplicaStatus:
     failed: Mapping[str, ParamstreamError] = field(default_factory=dict[str, ParamstreamError])
     """Topic → what keeps its weights, or a module bound to them, from the newest version. Known of other processes too."""
 
+    jumping: tuple[str, ...] = ()
+    """Topics whose weights pass versions on the way to a newer one: until that shows, rows and KV may be ahead of them."""
+
     @property
     def version(self) -> int | None:
         """The version served, where the replica follows one topic that has one."""
@@ -88,5 +91,5 @@ class ReplicaStatus:
         )
 
 
-STALE_S = 2.0
-"""Four heartbeats missed: what is served is called stale."""
+STALE_S = 1.5
+"""Three heartbeats, or reports, missed: what is served is called stale."""

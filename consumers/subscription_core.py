@@ -14,11 +14,11 @@ before it asks for the next one:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..consistency.gate import Gate, Ordering
 from ..consistency.position import epoch_of, offset_of
-from ..consistency.vector import PartitionId, VersionVector
+from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, InvalidEvent, LogTruncated, ParamstreamError
 from ..events.codec import EventFrame, decode_event, read_prefix
 from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
@@ -30,6 +30,7 @@ from .effects import (
     Durable,
     Effect,
     EpochBegan,
+    Jump,
     Refetched,
     SendCredit,
     SendFetch,
@@ -39,7 +40,7 @@ from .effects import (
     Stopped,
     Undo,
 )
-from .followed import Followed, Held, Hold, Mode
+from .followed import Followed, Held, Hold, Mode, Passing
 
 BUDGET_BYTES = 16 * 1024 * 1024
 """What one partition may hold back: also its credit. A partition has its own, so that one that waits never starves another."""
@@ -114,6 +115,32 @@ class SubscriptionCore:
             if self._connected:
                 self._ask_to_follow(state)
 
+    def jump(
+        self,
+        partition: PartitionId,
+        start: int,
+        target: int,
+        context: VersionVector[int] = EMPTY,
+        ends: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """Go on from behind `start`, above all that was received; nothing before `target` is worth applying.
+
+        What is passed counts for the gate at once, and for users when the first event at or behind `target` is applied, which
+        waits for `context` (what rests before it) too. `target` must be durable. `ends` are those of finished epochs; what was
+        applied and is lost by them is undone first. A jump may begin while another one is on its way.
+        """
+        state = self._followed[partition]
+        assert self._offered is None or self._offered.partition != partition
+        shown = self._gate.shown(partition)
+        below = [end for _, end in ends if end < shown]
+        for _, end in ends:
+            self._gate.ended(partition, end)
+        if self._gate.is_lost(partition, shown):
+            self._pending.append(Undo(partition, max(below, default=0)))
+        state.jump(Passing(start, target, context))
+        self._blocked.pop(partition, None)
+        self._pending.append(Jump(partition, start, target))
+
     def hold(self, partition: PartitionId, after: int) -> None:
         """The shell lacks earlier events for the one offered: fetch those after `after` once more, then offer it again.
 
@@ -132,15 +159,29 @@ class SubscriptionCore:
         return list(self._followed)
 
     def position(self, partition: PartitionId) -> int:
-        return self._gate.position(partition)
+        """The last position that is applied; what a jump has passed does not count before its target is."""
+        return self._gate.shown(partition)
+
+    def received(self, partition: PartitionId) -> int:
+        """The last position that need not be asked for: applied, passed, or waiting for its turn."""
+        return self._followed[partition].received
 
     def positions(self) -> VersionVector[int]:
-        """Applied positions, not closed."""
+        """Applied positions, not closed, and without what is only passed."""
         return self._gate.positions()
 
     def vector(self) -> VersionVector[int]:
-        """The closed vector of what was applied."""
+        """The closed vector of what was applied. Of what is only passed it has what an applied event rests on."""
         return self._gate.vector()
+
+    def is_behind(self, partition: PartitionId) -> bool:
+        """It fetches what others are sent."""
+        return self._followed[partition].mode is Mode.BEHIND
+
+    def jumping_to(self, partition: PartitionId) -> int | None:
+        """The target of the jump that is on its way."""
+        passing = self._followed[partition].passing
+        return passing.target if passing is not None else None
 
     def is_lost(self, partition: PartitionId, position: int) -> bool:
         """True if an event at `position` is known to be above its epoch's end."""
@@ -169,7 +210,7 @@ class SubscriptionCore:
         """Events that are accepted and not applied; of an epoch that is not reached yet, those of that epoch."""
         lag = 0
         for partition, state in self._followed.items():
-            applied = self._gate.position(partition)
+            applied = self._gate.shown(partition)
             if state.accepted > applied:
                 same = epoch_of(state.accepted) == epoch_of(applied)
                 lag += state.accepted - applied if same else offset_of(state.accepted) + 1
@@ -180,6 +221,8 @@ class SubscriptionCore:
     def connected(self) -> None:
         self._connected = True
         for state in self._live_states():
+            if state.passing is not None and not state.passing.begun:
+                continue
             self._ask_to_follow(state)
             if state.hold is not None:
                 self._send_refetch(state, state.hold)
@@ -319,14 +362,16 @@ class SubscriptionCore:
         match step:
             case Undo():
                 self._gate.moved(partition, step.end)
+            case Jump():
+                self._begin_jump(state, step)
             case EpochBegan():
                 state.pop()
                 state.last_epoch = (step.position, step.end)
                 self._gate.ended(partition, step.end)
-                self._gate.moved(partition, step.position)
+                self._move(state, step.position)
             case Deliver():
                 state.pop()
-                self._gate.applied(partition, step.stamp)
+                self._take(state, step)
         if epoch_of(state.durable) == epoch_of(self._gate.position(partition)):
             self._tell_durable(state)
         self._wake(partition)
@@ -344,13 +389,42 @@ class SubscriptionCore:
                 payload = head.frame.payload
                 if isinstance(payload, Epoch):
                     return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
-                blocked = self._gate.blocked_by(partition, head.stamp)
+                passing, stamp = state.passing, head.stamp
+                if passing is not None and passing.passes(head.position):
+                    return Deliver(partition, head.frame, stamp, passed=True)
+                if passing is not None:
+                    stamp = passing.landing(stamp)
+                blocked = self._gate.blocked_by(partition, stamp)
                 if blocked is None:
                     self._blocked.pop(partition, None)
-                    return Deliver(partition, head.frame, head.stamp)
+                    return Deliver(partition, head.frame, stamp)
                 self._blocked[partition] = blocked[0]
             del self._ready[partition]
         return None
+
+    def _begin_jump(self, state: Followed, jump: Jump) -> None:
+        assert state.passing is not None
+        state.passing.begun = True
+        self._gate.passed(state.partition, jump.start)
+        if self._connected:
+            self._ask_to_follow(state)
+
+    def _move(self, state: Followed, position: int) -> None:
+        """An epoch record was applied, or passed. Where it stands behind the target, that is lost, and with it the jump."""
+        if state.passing is not None and state.passing.passes(position):
+            self._gate.passed(state.partition, position)
+        else:
+            state.passing = None
+            self._gate.moved(state.partition, position)
+
+    def _take(self, state: Followed, step: Deliver) -> None:
+        if step.passed:
+            assert state.passing is not None
+            state.passing.take(step.stamp)
+            self._gate.passed(state.partition, step.frame.position)
+        else:
+            state.passing = None
+            self._gate.applied(state.partition, step.stamp)
 
     def _wake(self, moved: PartitionId) -> None:
         """`moved` stands elsewhere: try it again, and those that waited for it."""
@@ -364,6 +438,8 @@ class SubscriptionCore:
         lost_above = state.advance()
         if lost_above is not None:
             self._blocked.pop(state.partition, None)
+            # An answer under way begins behind what is lost: it would look like a gap.
+            state.fetch_id = 0
             if self._gate.position(state.partition) > lost_above:
                 self._pending.append(Undo(state.partition, lost_above))
         if state.queue and state.partition not in self._blocked:

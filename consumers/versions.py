@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..consistency.vector import VersionVector
+from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame
 from ..events.digest import tensor_digest, version_digest
@@ -206,7 +206,13 @@ class Versions:
 
     def show(self, sealed: Sealed, commit: Commit) -> None:
         """From here on readers get `sealed`: one assignment."""
-        self.kept = (*self.kept, sealed)
+        if not commit.rewind and self.kept and self.kept[-1].version >= sealed.version:
+            # A rewind was jumped over: which numbers it superseded is not known here.
+            superseded, self.kept = self.kept, (sealed,)
+            for other in superseded:
+                other.dense.release()
+        else:
+            self.kept = (*self.kept, sealed)
         self._let_go(self._keep)
         self.staging.end(commit, sealed.position)
         self.staging.settle(self._durable)
@@ -246,6 +252,11 @@ class Versions:
         commit = frame.payload
         assert isinstance(commit, Commit)
         parts: list[StagedPart] = []
+    def begin_anew(self) -> None:
+        """Keep the versions, forget what is staged."""
+        self._drop_assembly()
+        self.staging.clear()
+
         for ref in commit.parts:
             staged = self.staging.part(ref)
             if staged is None:

@@ -243,7 +243,7 @@ class VersionRecord(Record, frozen=True):
 
 
 class PartitionRecord(Record, frozen=True):
-    """Where a partition stands. A reader that starts after `latest_start` gets the newest sealed version whole."""
+    """Where a partition stands. A reader that starts after `latest_start` gets the newest durable version whole, and those after it."""
 
     topic: int
     partition: int
@@ -253,10 +253,15 @@ class PartitionRecord(Record, frozen=True):
     accepted: int
     durable: int
     latest_start: int
-    """Weight partition: the position before the first event that the newest sealed version or an open part needs; else `start`."""
+    """Weight partition: the position before the first event that the newest durable version, one after it, or an open part needs;
+    else `start`."""
     ends: tuple[tuple[int, int], ...]
     time: int
     """The partition's time, ns since 1970."""
+    latest: int = 0
+    """Weight partition: the position of the newest durable commit, 0 if there is none."""
+    context: bytes = b""
+    """The encoded vector of all that events before `latest` rest on."""
 
 
 class PartitionLoad(Record, frozen=True):
@@ -475,7 +480,8 @@ class Report(Message, frozen=True):
     """The encoded vector of applied positions."""
     lag_events: int
     needs: tuple[tuple[int, int, int], ...]
-    """Leases: (topic, partition, position): what lies after the position is still needed."""
+    """Leases: (topic, partition, position): what lies after the position is still needed. A weight partition is named only where
+    every version is wanted; the versions of `served` and `fetching` are held without that."""
     error: str = ""
     age_s: float = 0.0
     """Filled in by the broker when it answers: seconds since the report came."""

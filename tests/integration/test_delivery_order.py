@@ -22,7 +22,7 @@ from paramstream.consistency.delivery import check_deliveries
 from paramstream.consistency.gate import Gate, Ordering
 from paramstream.consistency.stamp import Delivery, Stamp
 from paramstream.consistency.vector import PartitionId
-from paramstream.consumers.effects import Deliver, EpochBegan, Step, Undo
+from paramstream.consumers.effects import Deliver, EpochBegan, Step
 from paramstream.consumers.replica import Replica
 from paramstream.events.digest import partition_of
 from paramstream.events.kinds import Commit, Put
@@ -63,7 +63,7 @@ class Follower:
     replica: Replica = field(init=False)
 
     def record(self, step: Step) -> None:
-        assert not isinstance(step, Undo)  # nothing is lost here
+        assert isinstance(step, Deliver | EpochBegan)  # nothing is lost here, or passed over
         self.log.append(step)
 
     def read(self) -> Reads:

@@ -421,8 +421,22 @@ def test_a_reader_that_starts_at_latest_start_gets_the_newest_version_whole() ->
     core = weights.session.core
     weights.publish(1, {"w": W})
     weights.publish(2, {"w": W})
+    core.synced(core.sequenced)
     newest = core.state.dense.sealed[-1]
     record = core.describe(log_start=0, monotonic_ns=10**12)
-    assert (record.start, record.latest_start) == (0, newest.first - 1)
+    assert (record.start, record.latest_start, record.latest) == (0, newest.first - 1, newest.position)
     assert core.describe(newest.position, 10**12).latest_start == newest.position
     assert start().describe(17, 10**12).latest_start == 17
+
+
+def test_the_latest_version_is_a_durable_one_and_none_after_it_begins_before_its_start() -> None:
+    weights = weights_over()
+    core = weights.session.core
+    weights.publish(1, {"w": W})
+    core.synced(core.sequenced)
+    durable = core.state.dense.sealed[-1]
+    weights.publish(2, {"w": W})
+    record = core.describe(log_start=0, monotonic_ns=10**12)
+    assert (record.latest, record.latest_start) == (durable.position, durable.first - 1)
+    core.synced(core.sequenced)
+    assert core.describe(0, 10**12).latest == core.state.dense.sealed[-1].position

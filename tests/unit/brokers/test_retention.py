@@ -61,7 +61,7 @@ def test_a_lease_holds_what_a_replica_needs_until_its_report_is_a_minute_old() -
 def test_a_need_of_every_version_gives_way_past_half_but_the_served_one_is_held() -> None:
     core = published(5)
     serves = core.state.dense.sealed[2].position
-    lease = Lease("r", first(core, 1) - 1, 1.0, serves)
+    lease = Lease("r", first(core, 1) - 1, 1.0, (serves,))
     assert core.trim_floor([lease], ROOMY, LATER_NS) == first(core, 1)
     assert core.trim_floor([lease], HALF_FULL, LATER_NS) == first(core, 3)
 
