@@ -1,0 +1,155 @@
+"""What must hold in a world that has healed, checked against the log alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+from paramstream.consistency.gate import Ordering
+from paramstream.consistency.position import epoch_of
+from paramstream.consistency.vector import PartitionId
+from paramstream.consumers.effects import Deliver
+from paramstream.errors import StorageFull
+from paramstream.events.codec import EventFrame
+from paramstream.events.kinds import Put
+from paramstream.events.validate import put_values
+
+from .consumer import SimConsumer
+from .core_world import CoreWorld
+from .disk import SimLog
+from .writes import Part, Write, write_of
+
+
+def writes_in(frame: EventFrame) -> list[Write]:
+    if not isinstance(frame.payload, Put):
+        return []
+    return [write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)]
+
+
+def problems(world: CoreWorld) -> list[str]:
+    found = [problem for consumer in world.consumers for problem in consumer.problems]
+    found += _outcomes(world)
+    found += _pasts_stand(world)
+    for consumer in world.consumers:
+        found += _state(world, consumer)
+        found += _seen_once(world, consumer)
+        found += _program_order(consumer)
+        if consumer.ordering is Ordering.CAUSAL:
+            found += _causal_order(world, consumer)
+        found += [f"{consumer.name} stopped at {p}: {e}" for p, e in consumer.stopped.items()]
+    return found
+
+
+def _outcomes(world: CoreWorld) -> Iterable[str]:
+    """Each call has its one outcome, and the log says the same."""
+    standing: Counter[tuple[PartitionId, Write]] = Counter()
+    for partition, log in world.disk.logs.items():
+        for frame in log.events():
+            standing.update((partition, write) for write in writes_in(frame))
+    for (partition, write), times in standing.items():
+        if times > 1:
+            yield f"{write} stands {times} times in {partition}"
+    for producer in world.producers:
+        for made in producer.made:
+            there = [partition for partition in made.keys if standing[partition, made.write]]
+            finals = {outcome for outcome in made.outcomes if outcome not in ("accepted", "unknown", "pending")}
+            if len(finals) > 1:
+                yield f"{made.write} ended as {finals}"
+            if "durable" in made.outcomes and len(there) != len(made.keys):
+                yield f"{made.write} was durable and stands in {there} of {list(made.keys)}"
+            if made.outcomes[-1:] == ["lost"] and len(there) == len(made.keys):
+                yield f"{made.write} was lost and stands whole"
+            if made.outcomes[-1:] == ["refused"] and not isinstance(made.call.error, StorageFull):
+                yield f"{made.write} was refused: {made.call.error}"
+            if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
+                yield f"{made.write} was refused and stands whole"
+
+
+def _state(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+    for partition in consumer.follows:
+        expected = fold(world.disk.log(partition))
+        entries = consumer.entries(partition)
+        if entries != expected:
+            yield f"{consumer.name} holds {entries} of {partition}, the log says {expected}"
+
+
+def _seen_once(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+    """What somebody had applied and had to take back is never sent again by itself."""
+    for line in consumer.undone:
+        if isinstance(line, Deliver):
+            again = set(writes_in(line.frame)).intersection(
+                write for frame in world.disk.log(line.partition).events() for write in writes_in(frame)
+            )
+            if again:
+                yield f"{consumer.name} took {again} of {line.partition} back, and it stands"
+
+
+def _pasts_stand(world: CoreWorld) -> Iterable[str]:
+    """No event names an own earlier write that was lost before its session joined the epoch that it went to."""
+    positions = {partition: {record.position for record in log.records()} for partition, log in world.disk.logs.items()}
+    # Every start of the broker opens one epoch of each partition.
+    starts = {partition: log.claims() for partition, log in world.disk.logs.items()}
+    for partition, log in world.disk.logs.items():
+        for frame in log.events():
+            start = starts[partition].index(frame.head.joined_epoch)
+            lost = [
+                (other, at)
+                for other, at in frame.stamp().own.items()
+                if at not in positions[other] and starts[other].index(epoch_of(at)) < start
+            ]
+            if lost:
+                yield f"{writes_in(frame)} of {partition} rests on {lost}, which its producer knew to be lost"
+
+
+def fold(log: SimLog) -> dict[bytes, tuple[bytes, int]]:
+    """(value, position) by key, as every replica must have it."""
+    entries: dict[bytes, tuple[bytes, int, int | None]] = {}
+    for frame in log.records():
+        if isinstance(frame.payload, Put):
+            for item, value in put_values(frame.payload, frame.bulk):
+                deadline = None if item.ttl_ns is None else frame.time + item.ttl_ns
+                entries[item.key] = bytes(value), frame.position, deadline
+        entries = {key: entry for key, entry in entries.items() if entry[2] is None or entry[2] > frame.time}
+    return {key: (value, position) for key, (value, position, _) in entries.items()}
+
+
+def _program_order(consumer: SimConsumer) -> Iterable[str]:
+    """By the numbers that producers gave their calls, over all partitions followed."""
+    last: dict[str, tuple[int, int]] = {}
+    for line in consumer.applied:
+        if isinstance(line, Deliver):
+            for producer, incarnation, number in writes_in(line.frame):
+                if (incarnation, number) < last.get(producer, (0, 0)):
+                    yield f"{consumer.name} applied {producer}/{incarnation}/{number} after {last[producer]}"
+                last[producer] = incarnation, number
+
+
+def _causal_order(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+    """What a writer had read, or had read by way of others, is applied before what it wrote; as far as it stands."""
+    pasts = Pasts(world)
+    lines = [line for line in consumer.applied if isinstance(line, Deliver)]
+    place = {(write, line.partition): index for index, line in enumerate(lines) for write in writes_in(line.frame)}
+    for (write, partition), index in place.items():
+        late = [part for part in pasts.of(write) if place.get(part, -1) > index]
+        if late:
+            yield f"{consumer.name} applied {write} of {partition} before {late}"
+
+
+class Pasts:
+    """The past of each call: what its writer wrote and read before, with the pasts of that."""
+
+    def __init__(self, world: CoreWorld) -> None:
+        self._reads = {made.write: made.reads for producer in world.producers for made in producer.made}
+        self._before: dict[Write, frozenset[Part]] = {}
+        self._known: dict[Write, frozenset[Part]] = {}
+        for producer in world.producers:
+            for earlier, made in pairwise(producer.made):
+                self._before[made.write] = frozenset((earlier.write, partition) for partition in earlier.keys)
+
+    def of(self, write: Write) -> frozenset[Part]:
+        known = self._known.get(write)
+        if known is None:
+            direct = self._reads[write] | self._before.get(write, frozenset())
+            known = self._known[write] = direct.union(*(self.of(other) for other in {other for other, _ in direct}))
+        return known

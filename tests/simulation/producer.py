@@ -1,0 +1,161 @@
+"""A producer of the simulation: the real session core, and the little that its shell adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from paramstream.consistency.vector import PartitionId, VersionVector
+from paramstream.errors import Fenced
+from paramstream.events.kinds import Put, PutItem
+from paramstream.producers.calls import Call, Draft
+from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
+from paramstream.producers.session_core import SessionCore
+from paramstream.transport.messages import Ack, Heartbeat, Join, Joined, Refused
+
+from .network import Asked, Connection, Item, Told
+from .topics import SimTopic
+from .writes import Part, Write, value_of
+
+WINDOW_BYTES = 4_000
+"""Small, so that calls wait for it."""
+
+TTL_NS = 2_000_000_000
+
+
+@dataclass
+class Made:
+    """A call as its user sees it."""
+
+    write: Write
+    call: Call
+    keys: Mapping[PartitionId, bytes]
+    reads: frozenset[Part]
+    """What its writer had read before."""
+    outcomes: list[str] = field(default_factory=list[str])
+
+
+class SimProducer:
+    """One producer name. A crash forgets its session; the next one has the next incarnation."""
+
+    def __init__(self, name: str, open_name: Callable[[str], int]) -> None:
+        self.name = name
+        self._open_name = open_name
+        self.core: SessionCore | None = None
+        self.incarnation = 0
+        self.connection: Connection | None = None
+        self.made: list[Made] = []
+        self.live: list[Made] = []
+        """Calls of the present session."""
+        self.fenced = False
+        self.pipe_is_full = False
+        self._by_call: dict[int, Made] = {}
+        self._join_wanted = False
+        self._joins = 0
+
+    # --- the connection ---------------------------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        self.connection = connection
+        self._join_wanted = False
+        if self.core is None:
+            self.incarnation = self._open_name(self.name)
+        self._ask_to_join()
+
+    def lost(self) -> None:
+        self.connection = None
+        self._join_wanted = False
+        if self.core is not None:
+            self._do(self.core.disconnected())
+
+    def received(self, item: Item) -> None:
+        core = self.core
+        match item:
+            case Told(call=Join() as join, answer=Joined() as joined):
+                self._joined(join, joined)
+            case Told(answer="Fenced"):
+                assert core is not None
+                self._do(core.fence(Fenced("a newer session"), fresh=not core.is_joined))
+            case Ack() if core is not None:
+                self._do(core.acked(item))
+            case Refused() if core is not None:
+                self._do(core.refused(item))
+            case Heartbeat() if core is not None:
+                self._do(core.heads(item))
+            case _:
+                pass
+
+    def tick(self) -> None:
+        core = self.core
+        if core is None:
+            return
+        if core.congested and not self.pipe_is_full:
+            self._do(core.retry())
+        if self._join_wanted and self.connection is not None and not self.fenced:
+            self._join_wanted = False
+            self._ask_to_join()
+
+    def crash(self) -> None:
+        """The process ends, and what it had not sent with it."""
+        self.core = None
+        self.fenced = False
+        self.live = []
+        self._join_wanted = False
+
+    # --- calls --------------------------------------------------------------------------------------------------------------
+
+    def can_call(self, nbytes: int = 400) -> bool:
+        return self.core is not None and not self.fenced and self.core.has_room(nbytes)
+
+    def put(
+        self, topic: SimTopic, keys: Mapping[PartitionId, bytes], seen: VersionVector[int], reads: Collection[Part],
+        *, ttl: bool,
+    ) -> None:  # fmt: skip
+        core = self.core
+        assert core is not None
+        core.past.observe(seen)
+        write = self.name, self.incarnation, len(self.made)
+        call = Call(tuple(keys), topic.persistence)
+        made = Made(write, call, keys, frozenset(reads))
+        self.made.append(made)
+        self.live.append(made)
+        self._by_call[id(call)] = made
+        value = value_of(write)
+        drafts = [
+            Draft.of(partition, Put((PutItem(key, len(value), TTL_NS if ttl else None),)), (value,), len(key) + 16)
+            for partition, key in keys.items()
+        ]
+        self._do(core.submit(call, drafts))
+
+    def _joined(self, join: Join, joined: Joined) -> None:
+        if join.incarnation != self.incarnation:
+            return
+        if self.core is None:
+            self.core = SessionCore(self.name, self.incarnation, WINDOW_BYTES)
+            self._do(self.core.joined(joined, fresh=True))
+        else:
+            self._do(self.core.joined(joined, fresh=not self.core.is_joined))
+
+    def _ask_to_join(self) -> None:
+        unconfirmed = self.core.unconfirmed() if self.core is not None else ()
+        assert self.connection is not None
+        self.connection.send(Asked(Join(self.name, self.incarnation, unconfirmed)))
+
+    def _do(self, effects: list[Effect]) -> None:
+        core = self.core
+        assert core is not None
+        full = self.pipe_is_full
+        for effect in effects:
+            match effect:
+                case Send(event, frame):
+                    full = full or self.connection is None or not self.connection.send(frame)
+                    if full:
+                        core.unsent(event)
+                case Settled(call):
+                    made = self._by_call.get(id(call))
+                    if made is not None:
+                        made.outcomes.append(call.outcome())
+                case JoinAgain():
+                    self._join_wanted = True
+                case FencedOut():
+                    self.fenced = True
