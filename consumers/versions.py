@@ -240,6 +240,11 @@ class Versions:
         self._drop_assembly()
         self.staging.undo(end)
 
+    def begin_anew(self) -> None:
+        """Keep the versions, forget what is staged."""
+        self._drop_assembly()
+        self.staging.clear()
+
     def clear(self) -> None:
         kept, self.kept = self.kept, ()
         for sealed in kept:
@@ -252,11 +257,6 @@ class Versions:
         commit = frame.payload
         assert isinstance(commit, Commit)
         parts: list[StagedPart] = []
-    def begin_anew(self) -> None:
-        """Keep the versions, forget what is staged."""
-        self._drop_assembly()
-        self.staging.clear()
-
         for ref in commit.parts:
             staged = self.staging.part(ref)
             if staged is None:
