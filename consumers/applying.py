@@ -208,7 +208,12 @@ class Applier:
     def _put(self, partition: PartitionId, frame: EventFrame, put: Put) -> None:
         # Operations of one event on one key are folded first: the last one stands.
         folded: dict[bytes, Entry | None] = {
-            item.key: Entry(bytes(value), frame.position, None if item.ttl_ns is None else frame.time + item.ttl_ns)
+            item.key: Entry(
+                bytes(value),
+                frame.position,
+                None if item.ttl_ns is None else frame.time + item.ttl_ns,
+                None if item.valid_for is None else (item.valid_for.version, item.valid_for.commit),
+            )
             for item, value in put_values(put, frame.bulk)
         }
         self._change(partition, frame.position, folded)

@@ -400,7 +400,13 @@ class Replica:
         at, heard = self._sink.clock.get(partition, (0, 0.0))
         now = at + int((time.monotonic() - heard) * 1e9) if at else 0
         entry = self._store.entries(partition).get(raw, now)
-        return entry.value if entry is not None else None
+        if entry is None:
+            return None
+        if entry.valid_for is not None:
+            served = state.served
+            if served is None or not served.may_be_read_beside(partition, entry.position, *entry.valid_for):
+                return None
+        return entry.value
 
     def _reached(
         self, target: Mapping[PartitionId, int], must_stand: Mapping[PartitionId, int] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
-from ..events.codec import EventFrame
+from ..events.codec import EventFrame, decode_vector
 from ..events.digest import tensor_digest, version_digest
 from ..events.kinds import Chunk, Commit, TensorSpec
 from ..tiers.arena import Slot
@@ -34,6 +34,17 @@ class Sealed:
     """The position of the first event that it was made from."""
     time: int
     """When its commit was sequenced, ns since 1970."""
+    needs: VersionVector[int]
+    """The rows and KV that its commit names."""
+
+    def may_be_read_beside(self, partition: PartitionId, position: int, version: int, commit: int) -> bool:
+        """Whether an entry that `position` wrote, valid for the sealing of `version` at `commit`, belongs to this one.
+
+        `commit` 0: the version was not sealed when the entry was put, and only a commit that names the entry will do.
+        """
+        if commit:
+            return self.position == commit
+        return self.version == version and position <= self.needs.get(partition, 0)
 
     @property
     def version(self) -> int:
@@ -112,7 +123,8 @@ class Assembly:
         dense = DenseVersion(
             self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot
         )  # fmt: skip
-        return Sealed(dense, self.specs, vector, self.commit.rewind, self.first, self.frame.time)
+        needs = decode_vector(self.commit.needs)
+        return Sealed(dense, self.specs, vector, self.commit.rewind, self.first, self.frame.time, needs)
 
     def _copy(self, spec: TensorSpec, offset: int, data: memoryview, buffer: memoryview) -> None:
         if offset + len(data) > spec.nbytes:

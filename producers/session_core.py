@@ -304,6 +304,8 @@ class SessionCore:
                 if isinstance(event.payload, Commit):
                     partition.seal(event.payload, None, message.position)
                 for call in event.calls:
+                    # It gets the receipt of the first time: chunks and parts that were sent for nothing do not count.
+                    call.positions.clear()
                     self._stands(partition, call, message.position)
             else:
                 self._turn_down(event, error)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paramstream.consistency.vector import PartitionId, VersionVector
-from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, UnknownTopic
+from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
 from paramstream.events.kinds import Table
 from paramstream.producers.session import Session
-from paramstream.transport.messages import Ack, Call, Join, JoinedPartition, OpenProducer, Refused, TopicRecord, Welcome
+from paramstream.transport.messages import (
+    Ack,
+    AwaitDurable,
+    Call,
+    Join,
+    JoinedPartition,
+    ListVersions,
+    OpenProducer,
+    PrepareCommit,
+    Refused,
+    TopicRecord,
+    VersionRecord,
+    Welcome,
+)
 
 from .partition_owner import PartitionOwner
 
@@ -27,6 +41,13 @@ class LoopbackLink:
         self.sent: list[bytes] = []
         self.wire: deque[bytes] = deque()
         self.sessions: list[Session] = []
+        self.versions: list[VersionRecord] = []
+        """What the broker says is sealed."""
+        self.asked: list[Call] = []
+        self.breaks = 0
+        """So many questions are lost with their connection."""
+        self.waiting: list[tuple[AwaitDurable, Callable[[Any, ParamstreamError | None], None]]] = []
+        """Asked with `request_async`, for the test to answer."""
 
     def send(self, frame: Any) -> bool:
         if not self.connected:
@@ -59,13 +80,30 @@ class LoopbackLink:
             session.heartbeat(message)
 
     def request(self, call: Call, kind: Any, timeout: float) -> Any:
+        self.asked.append(call)
+        if self.breaks:
+            self.breaks -= 1
+            raise OutcomeUnknown("the connection went before the answer")
         if not self.connected:
             raise ConnectFailed("no broker")
+        if isinstance(call, AwaitDurable):
+            return self._wait_durable(call, timeout)
         return self._call(call)
+
+    def _wait_durable(self, call: AwaitDurable, timeout: float) -> list[tuple[int, int, int]]:
+        deadline = time.monotonic() + timeout
+        while (lost := self.owner.await_durable(call)) is None:
+            if time.monotonic() > deadline:
+                raise ParamstreamTimeout("the broker did not answer AwaitDurable")
+            time.sleep(0.001)
+        return lost
 
     def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
         if not self.connected:
             done(None, OutcomeUnknown("there is no connection"))
+            return
+        if isinstance(call, AwaitDurable):
+            self.waiting.append((call, done))
             return
         try:
             answer = self._call(call)
@@ -80,6 +118,10 @@ class LoopbackLink:
                 return self.owner.open(name)
             case Join():
                 return self.owner.join(call)
+            case PrepareCommit():
+                return self.owner.prepare(call)
+            case ListVersions():
+                return self.versions
             case _:
                 raise AssertionError(call)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paramstream.consistency.epochs import EpochEnds
 from paramstream.consistency.position import epoch_of, position
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import Fenced, InvalidEvent, ParamstreamError
 from paramstream.events.codec import EventFrame, decode_event
+from paramstream.events.digest import version_digest
 from paramstream.events.kinds import Commit, Part, Table, TensorSpec
 from paramstream.transport.messages import (
     Ack,
+    AwaitDurable,
     Heads,
     Heartbeat,
     Join,
     Joined,
     JoinedPartition,
     LastEvent,
+    PrepareCommit,
+    PreparedCommit,
     Refused,
     SealedVersion,
     Unconfirmed,
@@ -142,6 +147,30 @@ class PartitionOwner:
             )
             sealed = SealedVersion(commit.version, commit.digest, partition.accepted)
             partition.sealed = (*partition.sealed, sealed)
+
+    def prepare(self, call: PrepareCommit) -> PreparedCommit:
+        """Of the weight partition that holds the parts, wherever that is; it judges nothing."""
+        wanted = {(ref.producer, ref.incarnation, ref.sequence) for ref in call.parts}
+        specs = [
+            spec
+            for partition in self.partitions.values()
+            for _, event in partition.events
+            if isinstance(event.payload, Part)
+            and (event.head.producer, event.head.incarnation, event.head.sequence) in wanted
+            for spec in event.payload.tensors
+        ]
+        return PreparedCommit(version_digest(specs), tuple(specs))
+
+    def await_durable(self, call: AwaitDurable) -> list[tuple[int, int, int]] | None:
+        """The lost ones, or None where an answer has to wait."""
+        lost: list[tuple[int, int, int]] = []
+        for topic, number, at in call.positions:
+            partition = self.partitions[topic, number]
+            if EpochEnds(partition.ends).is_lost(at):
+                lost.append((topic, number, at))
+            elif at > partition.durable:
+                return None
+        return lost
 
     def sync(self) -> Heartbeat:
         """Everything accepted is durable: the heartbeat that says so."""

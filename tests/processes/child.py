@@ -65,8 +65,12 @@ class Child:
 
     def ask(self, what: str, timeout: float, **fields: Any) -> Line:
         """Ask, and wait for the one line that answers."""
-        os.write(self._stdin.fileno(), encode({"ask": what, **fields}))
+        self.send(what, **fields)
         return self.read(timeout)
+
+    def send(self, what: str, **fields: Any) -> None:
+        """Ask; the answer is for `read`."""
+        os.write(self._stdin.fileno(), encode({"ask": what, **fields}))
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
