@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -81,6 +82,13 @@ class JournalReader:
         self.calls: dict[str, Called] = {}
         self.durable = 0
         """How many calls are known to be durable."""
+
+    def __str__(self) -> str:
+        calls = list(self.calls.values())
+        ended = Counter(called.outcomes[0] if called.outcomes else "open" for called in calls)
+        accepted = sum(called.accepted is not None for called in calls)
+        last_error = next((called.text for called in reversed(calls) if called.text), "")
+        return f"{len(calls)} calls, {accepted} accepted, outcomes {dict(ended)} {last_error}"
 
     def read(self) -> None:
         """Take in what was written since."""

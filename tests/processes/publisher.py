@@ -24,7 +24,7 @@ from .patience import patiently
 OWN_KEYS = 40
 SHARED_KEYS = 10
 PAUSE_S = 0.002
-WEIGHTS_EVERY = 40
+WEIGHTS_EVERY = 80
 SHAPES = {"embedding": (300, 900), "layer.weight": (40, 50), "layer.bias": (50,), "scale": ()}
 
 

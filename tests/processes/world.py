@@ -137,6 +137,9 @@ class World:
         """The journals of the publishers that are alive."""
         return [self.journals[f"{name}.{self.lives[name]}"] for name in PUBLISHERS]
 
+    def name_of(self, journal: JournalReader) -> str:
+        return next(name for name, known in self.journals.items() if known is journal)
+
     def await_progress(self) -> None:
         """Every living publisher gets something durable that was not durable before."""
         for name in list(self.starting):
@@ -148,8 +151,8 @@ class World:
         deadline = time.monotonic() + PROGRESS_S
         while any(journal.durable == was for journal, was in zip(waiting, before, strict=True)):
             self.check()
-            stands = ", ".join(f"{name}: {journal.durable} durable" for name, journal in self.journals.items())
-            assert time.monotonic() < deadline, f"a living publisher does not go on ({stands})"
+            stands = "; ".join(f"{self.name_of(journal)}: {journal}" for journal in waiting)
+            assert time.monotonic() < deadline, f"a living publisher does not go on: {stands}"
             time.sleep(0.01)
             for journal in waiting:
                 journal.read()
