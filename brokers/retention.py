@@ -27,13 +27,19 @@ class LogUse:
     def is_half_full(self) -> bool:
         return self.nbytes > self.limit // 2
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Soon publishers would be refused."""
+        return self.nbytes > self.limit // 4 * 3
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A replica's need of one partition, reported `age_s` ago.
 
-    `commits`: the positions of the commits that it serves and fetches. Those versions are held as long as the lease lasts;
-    what lies after `position`, where every later version is wanted, only while the log is under half of its limit.
+    `commits`: the positions of the commits that it serves and fetches. Those versions are held as long as the lease lasts and
+    the log is not nearly full: a log is cut at its front only, so that one replica which stands still would stop all publishers.
+    What lies after `position`, where every later version is wanted, is held only while the log is under half of its limit.
     """
 
     name: str
@@ -62,7 +68,8 @@ def lowest_needed(
     for lease in leases:
         if lease.age_s >= LEASE_S:
             continue
-        needed += [firsts[commit] for commit in lease.commits if commit in firsts]
+        if not use.is_nearly_full:
+            needed += [firsts[commit] for commit in lease.commits if commit in firsts]
         if lease.position is not None and not use.is_half_full:
             needed.append(lease.position + 1)
     return min(needed)

@@ -66,6 +66,14 @@ def test_a_need_of_every_version_gives_way_past_half_but_the_served_one_is_held(
     assert core.trim_floor([lease], HALF_FULL, LATER_NS) == first(core, 3)
 
 
+def test_no_lease_lets_the_log_run_full() -> None:
+    core = published(5)
+    served, fetched = (core.state.dense.sealed[index].position for index in (0, 1))
+    lease = Lease("r", first(core, 1) - 1, 1.0, (served, fetched))
+    assert core.trim_floor([lease], HALF_FULL, LATER_NS) == first(core, 1)
+    assert core.trim_floor([lease], LogUse(76, 100), LATER_NS) == first(core, 4)
+
+
 def test_what_is_still_being_published_stays() -> None:
     core = start(role="weights", retain_versions=1)
     session = Session(core)
