@@ -288,11 +288,21 @@ class Versions:
         except StorageFull:
             # Staged bytes are a cache of the log: what the slot needs more is fetched once more, straight into it.
             self.staging.drop_bytes()
+        try:
+            return self._store.allocate(nbytes)
+        except StorageFull:
+            # Better to serve the newest now than to keep what only a loss would bring back.
+            self._let_go(max(1, self._keep - 1), short_of_memory=True)
             return self._store.allocate(nbytes)
 
-    def _let_go(self, keep: int) -> None:
+    def _let_go(self, keep: int, *, short_of_memory: bool = False) -> None:
+        """The newest `keep` stay, and all that a loss could bring back: the newest durable one, and those above it.
+
+        Short of memory, of those only the newest durable one.
+        """
         durable = [sealed for sealed in self.kept if sealed.position <= self._durable]
-        stay = {id(sealed) for sealed in (*self.kept[-keep:], *durable[-1:])}
+        above = () if short_of_memory else self.kept[len(durable) :]
+        stay = {id(sealed) for sealed in (*self.kept[-keep:], *durable[-1:], *above)}
         gone = [sealed for sealed in self.kept if id(sealed) not in stay]
         if gone:
             self.kept = tuple(sealed for sealed in self.kept if id(sealed) in stay)

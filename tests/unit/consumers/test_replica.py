@@ -114,6 +114,20 @@ def test_an_entry_is_hidden_when_its_time_is_over_and_removed_by_a_later_event(b
         assert replica.digest() != with_entry
 
 
+def test_a_version_that_may_yet_be_served_again_is_not_displaced(broker: FakeBroker) -> None:
+    with follow(broker, keep_versions=1) as replica:
+        weights = broker.weights
+        weights.version(1, tensors(1.0))
+        kept = weights.position
+        for number in (2, 3, 4):
+            weights.version(number, tensors(float(number)))
+        broker.settle()
+        assert replica.weights().version == 4
+        weights.open_epoch(end=kept)
+        broker.settle()
+        assert replica.weights().version == 1
+
+
 def test_an_entry_removed_by_a_lost_event_comes_back(broker: FakeBroker, replica: Replica) -> None:
     broker.state.put(b"k", b"1", ttl_ns=1_000_000)
     kept, before = broker.state.position, broker.state.time
