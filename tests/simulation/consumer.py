@@ -21,7 +21,7 @@ from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat,
 
 from .network import Connection, FetchedFrames, Item
 from .topics import SimTopic
-from .writes import Part, write_of
+from .writes import Part, write_of, write_of_version
 
 
 class SimLink:
@@ -127,6 +127,9 @@ class SimConsumer:
             for partition in self.follows
             for _, entry in self.store.entries(partition).items()
         }  # fmt: skip
+        for topic in self.applier.topics.values():
+            if topic.served is not None:
+                writes.add((write_of_version(topic.served.version), topic.weight_partition))
         return self.core.vector(), frozenset(writes)
 
     def entries(self, partition: PartitionId) -> dict[bytes, tuple[bytes, int]]:

@@ -10,18 +10,21 @@ from paramstream.consistency.gate import Ordering
 from paramstream.consistency.position import epoch_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
-from paramstream.errors import StorageFull
+from paramstream.errors import StorageFull, VersionConflict
 from paramstream.events.codec import EventFrame
-from paramstream.events.kinds import Put
+from paramstream.events.kinds import Commit, Put
 from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
 from .core_world import CoreWorld
 from .disk import SimLog
-from .writes import Part, Write, write_of
+from .versions import NAMES, tensor_of
+from .writes import Part, Write, write_of, write_of_version
 
 
 def writes_in(frame: EventFrame) -> list[Write]:
+    if isinstance(frame.payload, Commit):
+        return [write_of_version(frame.payload.version)]
     if not isinstance(frame.payload, Put):
         return []
     return [write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)]
@@ -33,6 +36,7 @@ def problems(world: CoreWorld) -> list[str]:
     found += _pasts_stand(world)
     for consumer in world.consumers:
         found += _state(world, consumer)
+        found += _served(world, consumer)
         found += _seen_once(world, consumer)
         found += _program_order(consumer)
         if consumer.ordering is Ordering.CAUSAL:
@@ -60,7 +64,7 @@ def _outcomes(world: CoreWorld) -> Iterable[str]:
                 yield f"{made.write} was durable and stands in {there} of {list(made.keys)}"
             if made.outcomes[-1:] == ["lost"] and len(there) == len(made.keys):
                 yield f"{made.write} was lost and stands whole"
-            if made.outcomes[-1:] == ["refused"] and not isinstance(made.call.error, StorageFull):
+            if made.outcomes[-1:] == ["refused"] and not isinstance(made.call.error, StorageFull | VersionConflict):
                 yield f"{made.write} was refused: {made.call.error}"
             if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
                 yield f"{made.write} was refused and stands whole"
@@ -72,6 +76,26 @@ def _state(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
         entries = consumer.entries(partition)
         if entries != expected:
             yield f"{consumer.name} holds {entries} of {partition}, the log says {expected}"
+
+
+def _served(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+    """The newest version that the log has, with its right values."""
+    for topic in consumer.applier.topics.values():
+        partition, served = topic.weight_partition, topic.served
+        if partition not in consumer.follows:
+            continue
+        commits = [frame for frame in world.disk.log(partition).events() if isinstance(frame.payload, Commit)]
+        if not commits or served is None:
+            if commits or served is not None:
+                yield f"{consumer.name} serves {served} of {partition}, the log says {commits[-1:]}"
+        elif served.position != commits[-1].position:
+            yield f"{consumer.name} serves {served.position:x} of {partition}, the log says {commits[-1].position:x}"
+        else:
+            buffer = served.dense.slot.readonly_buffer
+            for name in NAMES:
+                offset, nbytes = served.dense.extents[name]
+                if bytes(buffer[offset : offset + nbytes]) != tensor_of(served.version, name):
+                    yield f"{consumer.name} serves wrong values of {name} in version {served.version}"
 
 
 def _seen_once(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:

@@ -51,6 +51,7 @@ class CoreWorld:
         self.clients: list[SimProducer | SimConsumer] = [*self.producers, *self.consumers]
         self.reads = {producer.name: self.random.choice(self.consumers) for producer in self.producers}
         self.starts = 0
+        self._versions = 0
         self.leftovers_move = self.random.choice([0.02, 0.2, 1.0])
         """How fast a broker's buffers of lost connections empty."""
         self.has_room = self.random.choice([0.9, 0.98, 1.0])
@@ -63,7 +64,7 @@ class CoreWorld:
     def run(self, steps: int = 150) -> None:
         """Each step is one act of somebody, or a fault; and then everything under way moves on a little, or does not."""
         acts: list[tuple[Callable[[], None], float]] = [
-            (self._call, 60), (self._sync, 8), (self._beat, 8), (self._stall, 8), (self._fill_pipes, 2),
+            (self._call, 60), (self._publish, 6), (self._sync, 8), (self._beat, 8), (self._stall, 8), (self._fill_pipes, 2),
             (self._reset, 2), (self._end_broker, 3), (self._crash_producer, 1),
         ]  # fmt: skip
         # Each world has its own climate: some faults never, some often.
@@ -174,6 +175,13 @@ class CoreWorld:
         keys: dict[PartitionId, bytes] = {partition: self.random.choice(KEYS) for partition in partitions}
         producer.put(topic, keys, seen, reads, ttl=ttl)
         self._note(f"{producer.name} puts {keys}")
+
+    def _publish(self) -> None:
+        producer, topic = self.random.choice(self.producers), self.random.choice(self.topics)
+        if producer.can_call():
+            self._versions += 1
+            producer.publish(topic, self._versions, *self.reads[producer.name].read())
+            self._note(f"{producer.name} publishes the {self._versions}th version")
 
     def _crash_producer(self) -> None:
         producer = self.random.choice(self.producers)

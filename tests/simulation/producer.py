@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 
 from paramstream.consistency.vector import PartitionId, VersionVector
@@ -15,7 +15,8 @@ from paramstream.transport.messages import Ack, Heartbeat, Join, Joined, Refused
 
 from .network import Asked, Connection, Item, Told
 from .topics import SimTopic
-from .writes import Part, Write, value_of
+from .versions import after, new_call, publishing
+from .writes import Part, Write, value_of, version_of
 
 WINDOW_BYTES = 4_000
 """Small, so that calls wait for it."""
@@ -49,6 +50,8 @@ class SimProducer:
         """Calls of the present session."""
         self.fenced = False
         self.pipe_is_full = False
+        self._stream: tuple[Call, Generator[Draft, int, None], Draft] | None = None
+        """A publish under way, its events to come, and the next one."""
         self._by_call: dict[int, Made] = {}
         self._join_wanted = False
         self._joins = 0
@@ -91,6 +94,7 @@ class SimProducer:
             return
         if core.congested and not self.pipe_is_full:
             self._do(core.retry())
+        self._go_on()
         if self._join_wanted and self.connection is not None and not self.fenced:
             self._join_wanted = False
             self._ask_to_join()
@@ -100,6 +104,7 @@ class SimProducer:
         self.core = None
         self.fenced = False
         self.live = []
+        self._stream = None
         self._join_wanted = False
 
     # --- calls --------------------------------------------------------------------------------------------------------------
@@ -114,18 +119,51 @@ class SimProducer:
         core = self.core
         assert core is not None
         core.past.observe(seen)
-        write = self.name, self.incarnation, len(self.made)
         call = Call(tuple(keys), topic.persistence)
-        made = Made(write, call, keys, frozenset(reads))
-        self.made.append(made)
-        self.live.append(made)
-        self._by_call[id(call)] = made
+        write = self._made(call, keys, reads)
         value = value_of(write)
         drafts = [
             Draft.of(partition, Put((PutItem(key, len(value), TTL_NS if ttl else None),)), (value,), len(key) + 16)
             for partition, key in keys.items()
         ]
         self._do(core.submit(call, drafts))
+
+    def publish(self, topic: SimTopic, count: int, seen: VersionVector[int], reads: Collection[Part]) -> None:
+        """A whole version, whose number goes up with `count`; its events go as their turn comes."""
+        core = self.core
+        if core is None or self._stream is not None:
+            return
+        core.past.observe(seen)
+        version = version_of(count, (self.name, self.incarnation, len(self.made)))
+        call = new_call(topic, version)
+        self._made(call, {topic.weights: b""}, reads)
+        events = publishing(topic, version, self.name, self.incarnation)
+        self._stream = call, events, next(events)
+        self._do(core.begin(call))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        core = self.core
+        while core is not None and self._stream is not None:
+            call, events, draft = self._stream
+            if not call.given_up and not core.its_turn(call, draft.nbytes):
+                return
+            sequence, effects = core.add(call, draft)
+            self._do(effects)
+            following = after(events, sequence) if sequence else None
+            if following is not None:
+                self._stream = call, events, following
+            else:
+                self._stream = None
+                self._do(core.finish(call))
+
+    def _made(self, call: Call, keys: Mapping[PartitionId, bytes], reads: Collection[Part]) -> Write:
+        write = self.name, self.incarnation, len(self.made)
+        made = Made(write, call, keys, frozenset(reads))
+        self.made.append(made)
+        self.live.append(made)
+        self._by_call[id(call)] = made
+        return write
 
     def _joined(self, join: Join, joined: Joined) -> None:
         if join.incarnation != self.incarnation:

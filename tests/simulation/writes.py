@@ -18,3 +18,16 @@ def value_of(write: Write) -> bytes:
 def write_of(value: bytes) -> Write:
     producer, incarnation, number = value.decode().split("/")
     return producer, int(incarnation), int(number)
+
+
+def version_of(count: int, write: Write) -> int:
+    """A version's number says who published it in which call; it goes up with `count`."""
+    producer, incarnation, number = write
+    assert incarnation < 100 and number < 1000
+    return ((count * 10 + int(producer[1:])) * 100 + incarnation) * 1000 + number
+
+
+def write_of_version(version: int) -> Write:
+    rest, number = divmod(version, 1000)
+    rest, incarnation = divmod(rest, 100)
+    return f"p{rest % 10}", incarnation, number
