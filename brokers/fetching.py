@@ -69,8 +69,8 @@ class FetchServer:
             return
         answer, frames = self._read(message)
         try:
-            for message in (encode_message(answer), *pieces_of(frames)):
-                socket.send_multipart([routing_id, message], zmq.NOBLOCK, copy=False)
+            for piece in (encode_message(answer), *pieces_of(frames)):
+                socket.send_multipart([routing_id, piece], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             # The client is gone, or takes nothing: it asks again when it can.
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):

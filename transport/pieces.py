@@ -46,10 +46,10 @@ class AnswerReader:
             self._take_piece(message)
         else:
             self._answer = None
-            answer = decode_message(message)
-            if not isinstance(answer, Fetched) or len(answer.sizes) != answer.count or min(answer.sizes, default=1) < 1:
-                raise CorruptLog(f"a fetch was answered with {type(answer).__name__}, which says no sizes")
-            self._answer, self._frames = answer, []
+            told = decode_message(message)
+            if not isinstance(told, Fetched) or len(told.sizes) != told.count or min(told.sizes, default=1) < 1:
+                raise CorruptLog(f"a fetch was answered with {type(told).__name__}, which says no sizes")
+            self._answer, self._frames = told, []
         answer = self._answer
         if answer is None or len(self._frames) < answer.count:
             return None

@@ -43,7 +43,7 @@ def test_a_frame_that_has_a_piece_for_itself_is_not_copied() -> None:
 @pytest.mark.parametrize("sizes", [(), (10,), (10, 800_000, 10, 10, 700_000, 600_000, 5), (100,) * 12_000])
 def test_an_answer_is_whole_with_its_last_piece_and_not_before(sizes: tuple[int, ...]) -> None:
     reader, frames, answer = AnswerReader(), frames_of(*sizes), answer_of(frames_of(*sizes))
-    messages = [as_message(answer), *map(memoryview, pieces_of(frames))]
+    messages = [as_message(answer), *(memoryview(piece) for piece in pieces_of(frames))]
     assert all(reader.take(message) is None for message in messages[:-1])
     assert reader.take(messages[-1]) == (answer, frames)
 
