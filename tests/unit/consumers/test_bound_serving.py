@@ -314,20 +314,21 @@ def test_a_copy_that_fails_half_way_is_taken_back(broker: FakeBroker, replica: R
 
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("third", torch.zeros(4))
+            self.third = torch.nn.Module()
+            self.third.register_buffer("values", torch.zeros(4))
 
     def with_third(value: float) -> dict[str, F32]:
-        return {**filled(value), "third": np.full(4, value, np.float32)}
+        return {**filled(value), "third.values": np.full(4, value, np.float32)}
 
     publish(broker, 1, with_third(1.0))
     module = Shared()
     bound = replica.bind(module)
-    third = module.get_buffer("third")
+    third = module.get_buffer("third.values")
     whole = third.detach().clone()
     third.set_(torch.zeros(1).expand(4))  # type: ignore[call-overload]  # any source is one
     publish(broker, 2, with_third(2.0))
     assert bound.version == 1 and module(ONES) == (1.0, 1.0)
-    assert bound.error is not None and (bound.error.item, bound.error.version) == ("third", 2)
+    assert bound.error is not None and (bound.error.item, bound.error.version) == ("third.values", 2)
     assert "could not be copied" in replica.status().last_error
     third.set_(whole)  # type: ignore[call-overload]
     publish(broker, 3, with_third(3.0))
