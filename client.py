@@ -13,6 +13,7 @@ publishers and requests; each replica and subscription has a link of its own.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -148,12 +149,10 @@ class Client:
             raise InvalidEvent(
                 f"the topic name {name!r} is reserved", topic=name, remedy="Do not begin it with two underscores"
             )
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidEvent(f"{partitions} partitions; it must be 1 to {MAX_PARTITIONS}", topic=name)
+        _check_count("partitions", partitions, MAX_PARTITIONS, name)
         if persistence not in PERSISTENCE:
             raise InvalidEvent(f"the persistence {persistence!r} is none of {', '.join(PERSISTENCE)}", topic=name)
-        if not 1 <= retain_versions <= MAX_RETAINED:
-            raise InvalidEvent(f"retain_versions={retain_versions}; it must be 1 to {MAX_RETAINED}", topic=name)
+        _check_count("retain_versions", retain_versions, MAX_RETAINED, name)
         call = CreateTopic(name, partitions, persistence, retain_versions, exist_ok)
         record: TopicRecord = self._link.request(call, TopicRecord, timeout)
         self._directory.learn(record)
@@ -179,6 +178,8 @@ class Client:
             raise InvalidEvent(
                 f"the dtype {dtype!r} is not supported", item=table, remedy=f"Use one of {', '.join(DTYPES)}"
             )
+        if expire_after is not None and not math.isfinite(expire_after):
+            raise InvalidEvent(f"rows cannot expire after {expire_after} s", item=table, remedy="Give seconds, or None")
         expire_ns = None if expire_after is None else int(expire_after * 1e9)
         definition = Table(
             table, dim, dtype, init=Initializer("constant", {"value": float(init)}), expire_after_ns=expire_ns
@@ -390,6 +391,11 @@ class _SessionRouter:
 
     def _opened(self) -> list[Session]:
         return [session for session in self._sessions if session.incarnation]
+
+
+def _check_count(what: str, given: object, most: int, topic: str) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= most:
+        raise InvalidEvent(f"{what}={given!r}; it must be an int from 1 to {most}", topic=topic)
 
 
 def _ordering(ordering: str) -> Ordering:

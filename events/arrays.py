@@ -62,15 +62,10 @@ def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 def describe(name: str, value: object) -> tuple[str, tuple[int, ...]]:
     """(dtype, shape) of an array. Raises `InvalidEvent` naming the tensor for what is no dense, supported array."""
-    if is_torch(value):
-        return _describe_torch(name, value)
-    array = _as_numpy(name, value)
-    found = _NAMES.get(array.dtype.newbyteorder("="))
-    if found is None:
-        raise InvalidEvent(
-            f"the dtype {array.dtype} is not supported", item=name, remedy=f"Use one of {', '.join(DTYPES)}"
-        )
-    return found, array.shape
+    dtype, shape = _describe_torch(name, value) if is_torch(value) else _describe_numpy(name, value)
+    if len(shape) > MAX_RANK:
+        raise InvalidEvent(f"a tensor of {len(shape)} dimensions; there may be {MAX_RANK}", item=name)
+    return dtype, shape
 
 
 def row_major(name: str, value: object) -> memoryview:
@@ -126,6 +121,16 @@ def _as_numpy(name: str, value: object) -> npt.NDArray[Any]:
         )
     array: npt.NDArray[Any] = np.asarray(cast("Any", value))
     return array
+
+
+def _describe_numpy(name: str, value: object) -> tuple[str, tuple[int, ...]]:
+    array = _as_numpy(name, value)
+    found = _NAMES.get(array.dtype.newbyteorder("="))
+    if found is None:
+        raise InvalidEvent(
+            f"the dtype {array.dtype} is not supported", item=name, remedy=f"Use one of {', '.join(DTYPES)}"
+        )
+    return found, array.shape
 
 
 def _describe_torch(name: str, value: Any) -> tuple[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ A producer's mistakes are refused before a byte leaves (`InvalidEvent`); a peer'
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from ..errors import InvalidEvent
 from .arrays import DTYPES, nbytes_of
@@ -82,8 +83,15 @@ def check_put(item: PutItem) -> None:
 
 def check_table(table: Table) -> None:
     check_name("table", table.table)
-    if not 0 < table.dim <= MAX_VALUE_BYTES // 8:
-        raise InvalidEvent(f"a table of dim {table.dim}; it must be 1 to {MAX_VALUE_BYTES // 8}", item=table.table)
+    dim = cast(object, table.dim)  # what a user gave, not decoded
+    if not isinstance(dim, int) or not 0 < dim <= MAX_VALUE_BYTES // 8:
+        raise InvalidEvent(f"a table of dim {dim}; it must be 1 to {MAX_VALUE_BYTES // 8}", item=table.table)
+    if table.expire_after_ns is not None and not 0 < table.expire_after_ns <= MAX_TTL_NS:
+        raise InvalidEvent(
+            f"rows that expire after {table.expire_after_ns / 1e9} s; it must be over 0 and at most a century",
+            item=table.table,
+            remedy="Give seconds, or None to keep rows for good",
+        )
     if table.dtype not in DTYPES:
         raise InvalidEvent(
             f"the dtype {table.dtype!r} is not supported", item=table.table, remedy=f"Use one of {', '.join(DTYPES)}"

@@ -490,7 +490,12 @@ class Session:
         )
 
     def _stalled(self, call: Call, timeout: float) -> ParamstreamTimeout:
-        if not call.started or not (call.unsettled or call.positions):
+        if not call.started:
+            return BackpressureTimeout(
+                f"earlier events of producer {self.name!r} in other partitions were not accepted for {timeout} s",
+                remedy="Nothing of this call was sent: it may only depend on what is accepted; publish it again",
+            )
+        if not (call.unsettled or call.positions):
             return self._full(timeout)
         accepted = self.directory.to_names(VersionVector(call.positions))
         return ParamstreamTimeout(
