@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import xxhash
 
 from ..consistency.gate import Ordering
-from ..consistency.vector import PartitionId, VersionVector
+from ..consistency.vector import VersionVector
 from ..errors import (
-    EventLost,
     InvalidEvent,
     ParamstreamError,
-    ParamstreamTimeout,
     UnknownTopic,
     VersionNotHeld,
 )
@@ -42,14 +40,16 @@ from .effects import Step
 from .feed import Feed
 from .links import MakeLink
 from .matching import Rename
+from .moment import status_of
 from .pinning import Pinning
 from .replica_sink import ReplicaSink
 from .scope import Scope, time_left
-from .status import STALE_S, ReplicaStatus, Served
+from .status import ReplicaStatus
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
 from .versions import Sealed
 from .views import Weights
+from .waits import Accepted, Waits
 
 if TYPE_CHECKING:
     import torch
@@ -57,21 +57,6 @@ if TYPE_CHECKING:
     from .bound import Bound
 
 TIMEOUT_S = 30.0
-
-_T = TypeVar("_T")
-
-
-class Accepted(Protocol):
-    """The part of a receipt that a replica waits by: where its events were accepted."""
-
-    @property
-    def accepted(self) -> Outcome: ...
-    @property
-    def positions(self) -> VersionVector[str]: ...
-
-
-class Outcome(Protocol):
-    def result(self, timeout: float | None = None) -> VersionVector[str]: ...
 
 
 class Replica:
@@ -142,6 +127,7 @@ class Replica:
         )
         for at in self._scope.latest:
             self._sink.jumps.begin(at)
+        self._waits = Waits(self._sink, self._core, directory)
         self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
         hello = Hello(FORMAT, self.name, incarnation)
@@ -150,7 +136,7 @@ class Replica:
         )
         try:
             self._link.start(time_left(deadline))
-            self._wait(self._reached(self._scope.targets), deadline, "the start state")
+            self._waits.until(self._waits.applied(self._scope.targets), deadline, "the start state")
             self._sink.jumps.while_behind = True
         except BaseException:
             self.close(timeout=1.0)
@@ -189,7 +175,7 @@ class Replica:
                 served.version >= version or (kept is not None and kept.position <= served.position)
             )
 
-        self._wait(reached, time.monotonic() + timeout, f"version {version}", state.weight_partition)
+        self._waits.until(reached, time.monotonic() + timeout, f"version {version}", state.weight_partition)
 
     def bind(
         self,
@@ -290,44 +276,11 @@ class Replica:
             vector, written = target.accepted.result(timeout), target.positions
         ids = self._directory.to_ids(vector)
         must_stand = self._directory.to_ids(written)
-        self._wait(self._reached(ids, must_stand), deadline, str(vector), *ids)
+        self._waits.until(self._waits.applied(ids, must_stand), deadline, str(vector), *ids)
 
     def status(self) -> ReplicaStatus:
         """The state of this moment; it never says more than is known."""
-        sink = self._sink
-        with sink.changed:
-            positions = self._core.positions()
-            heads = {p: self._core.heads(p) for p in positions}
-            lag, buffered = self._core.lag_events(), self._core.buffered_bytes
-            lost, garbled = self._core.lost_dependencies, self._core.garbled_frames
-            stopped, known = dict(sink.stopped), self._core.heads_are_known
-            jumping = {topic for topic, _ in sink.jumps.targets()}
-        topics = list(self._applier.topics.values())
-        served = {
-            t.record.name: Served(s.version, s.position, s.digest, t.is_stale, s is t.pinned)
-            for t in topics
-            if (s := t.served) is not None
-        }
-        age_s = time.monotonic() - sink.heard_at
-        return ReplicaStatus(
-            name=self.name,
-            topics=tuple(t.record.name for t in topics),
-            served=served,
-            applied=self._directory.to_names(positions),
-            lag_events=lag,
-            last_error=sink.error_text,
-            age_s=age_s,
-            stale=not known or age_s > STALE_S or bool(stopped) or any(t.is_stale for t in topics),
-            heads=self._named(heads),
-            connected=self._link.connected,
-            lost_dependencies=lost,
-            skipped_events=self._applier.skipped_events,
-            stopped=self._named(stopped),
-            buffered_bytes=buffered,
-            garbled_frames=garbled,
-            failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
-            jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
-        )
+        return status_of(self.name, self._sink, self._core, self._applier, self._directory)
 
     def digest(self) -> str:
         """32 hexadecimal digits over the served version and all entries not removed, of every topic: equal on equal replicas.
@@ -355,9 +308,8 @@ class Replica:
         self._closed = True
         for bound in list(self._bound):
             bound.close()
+        self._waits.close()
         self._link.close(timeout)
-        with self._sink.changed:
-            self._sink.changed.notify_all()
         self._applier.close()
         if self._own_store:
             self._store.close()
@@ -408,53 +360,6 @@ class Replica:
                 return None
         return entry.value
 
-    def _reached(
-        self, target: Mapping[PartitionId, int], must_stand: Mapping[PartitionId, int] | None = None
-    ) -> Callable[[], bool]:
-        """Whether `target` is applied, what was lost aside; one of `must_stand` that was lost raises `EventLost`."""
-        stands = must_stand or {}
-
-        def reached() -> bool:
-            positions = self._core.positions()
-            done = True
-            for partition, at in target.items():
-                if partition not in positions:
-                    continue
-                if self._core.is_lost(partition, at):
-                    if stands.get(partition) == at:
-                        raise EventLost(
-                            "the position waited for is above the end of its epoch: the event was lost",
-                            topic=self._directory.name_of(partition[0]),
-                            partition=partition[1],
-                            position=at,
-                            remedy="Publish it again, if it is still wanted",
-                        )
-                elif positions[partition] < at:
-                    done = False
-            return done
-
-        return reached
-
-    def _wait(self, reached: Callable[[], bool], deadline: float, what: str, *partitions: PartitionId) -> None:
-        """Under the sink's lock, until `reached`; an error of one of `partitions` (none: of any) ends it."""
-        sink = self._sink
-        with sink.changed:
-            while not reached():
-                for partition, error in sink.stopped.items():
-                    if not partitions or partition in partitions:
-                        raise error
-                if sink.fenced is not None:
-                    raise sink.fenced
-                if self._closed:
-                    raise ParamstreamError("the replica is closed")
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise ParamstreamTimeout(
-                        f"{what} was not reached in time; applied is {self._directory.to_names(self._core.positions())}"
-                        + (f"; last error: {sink.last_error}" if sink.last_error else "")
-                    )
-                sink.changed.wait(left)
-
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)
         if version is None:
@@ -465,10 +370,6 @@ class Replica:
             version=version,
             remedy="Give the replica a larger keep_versions",
         )
-
-    def _named(self, values: Mapping[PartitionId, _T]) -> dict[tuple[str, int], _T]:
-        name_of = self._directory.name_of
-        return {(name, number): v for (topic, number), v in values.items() if (name := name_of(topic)) is not None}
 
     def _view(self, topic: str, sealed: Sealed) -> Weights:
         """Of a version that the caller has retained."""

@@ -156,7 +156,7 @@ def test_a_version_that_is_no_longer_kept_is_served_again_from_the_log(
         version: {**random_version(version), "big": np.full((chunk_rows, 20), version, np.float32)}
         for version in range(1, 7)
     }
-    with client.replica("model", name="back", keep_versions=2, arrays="numpy") as replica:
+    with client.replica("model", name="back", keep_versions=2, catch_up="all", arrays="numpy") as replica:
         told: list[tuple[int, str]] = []
         replica.on_switch(lambda info: told.append((info.version, threading.current_thread().name)))
         for version in range(1, 6):
@@ -287,7 +287,7 @@ def test_waiting_for_replicas_that_are_not_there_names_nobody(client: ps.Client,
 def test_several_topics_in_one_replica_are_told_apart_and_each_keeps_its_versions(client: ps.Client) -> None:
     for topic in ("actor", "critic"):
         client.create_topic(topic)
-    with client.replica(["actor", "critic"], keep_versions=3, arrays="numpy") as replica:
+    with client.replica(["actor", "critic"], keep_versions=3, catch_up="all", arrays="numpy") as replica:
         actor = client.publisher("actor", producer="trainer")
         critic = client.publisher("critic", producer="trainer")
         for version in range(1, 6):

@@ -1,0 +1,60 @@
+"""A moment of a replica as it sees itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TypeVar
+
+from ..consistency.vector import PartitionId
+from ..transport.directory import Directory
+from .applying import Applier
+from .replica_sink import ReplicaSink
+from .status import STALE_S, ReplicaStatus, Served
+from .subscription_core import SubscriptionCore
+
+_T = TypeVar("_T")
+
+
+def status_of(
+    name: str, sink: ReplicaSink, core: SubscriptionCore, applier: Applier, directory: Directory
+) -> ReplicaStatus:
+    """What the replica `name`, made of these, serves and lacks now. Any thread."""
+    with sink.changed:
+        positions = core.positions()
+        heads = {p: core.heads(p) for p in positions}
+        lag, buffered = core.lag_events(), core.buffered_bytes
+        lost, garbled = core.lost_dependencies, core.garbled_frames
+        stopped, known = dict(sink.stopped), core.heads_are_known
+        jumping = {topic for topic, _ in sink.jumps.targets()}
+    topics = list(applier.topics.values())
+    served = {
+        t.record.name: Served(s.version, s.position, s.digest, t.is_stale, s is t.pinned)
+        for t in topics
+        if (s := t.served) is not None
+    }
+    age_s = time.monotonic() - sink.heard_at
+    return ReplicaStatus(
+        name=name,
+        topics=tuple(t.record.name for t in topics),
+        served=served,
+        applied=directory.to_names(positions),
+        lag_events=lag,
+        last_error=sink.error_text,
+        age_s=age_s,
+        stale=not known or age_s > STALE_S or bool(stopped) or any(t.is_stale for t in topics),
+        heads=_named(heads, directory),
+        connected=sink.link.connected,
+        lost_dependencies=lost,
+        skipped_events=applier.skipped_events,
+        stopped=_named(stopped, directory),
+        buffered_bytes=buffered,
+        garbled_frames=garbled,
+        failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
+        jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
+    )
+
+
+def _named(values: Mapping[PartitionId, _T], directory: Directory) -> dict[tuple[str, int], _T]:
+    name_of = directory.name_of
+    return {(name, number): v for (topic, number), v in values.items() if (name := name_of(topic)) is not None}
