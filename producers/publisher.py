@@ -287,11 +287,8 @@ class Publisher:
             return None
         check_version(version)
         sealed: list[VersionRecord] = self._session.ask(ListVersions(self._topic.id), list[VersionRecord], timeout)
-        for record in reversed(sealed):
-            if record.version <= version:
-                # A lower number above it means that the version was superseded, and not sealed again.
-                return ValidFor(version, record.position if record.version == version else 0)
-        return ValidFor(version)
+        standing = (each.position for each in sealed if each.version == version and not each.superseded)
+        return ValidFor(version, next(standing, 0))
 
     def _put(self, entries: Sequence[Entry], timeout: float) -> Receipt:
         by_partition: dict[int, list[Entry]] = {}

@@ -26,9 +26,10 @@ from paramstream.errors import (
 )
 from paramstream.events.codec import decode_vector
 from paramstream.events.digest import partition_of, version_digest
-from paramstream.events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows
+from paramstream.events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, ValidFor
 from paramstream.events.limits import MAX_VALUE_BYTES
 from paramstream.producers.publisher import Publisher
+from paramstream.transport.messages import VersionRecord
 
 WEIGHTS = 2
 """The number of the topic's weight partition."""
@@ -275,6 +276,31 @@ def test_a_key_may_be_text_and_a_value_any_buffer(stage: Stage) -> None:
     stage.publisher.delete("ä")
     payload = stage.events(number)[-1].payload
     assert isinstance(payload, Delete) and payload.keys == ("ä".encode(),)
+
+
+def test_an_entry_for_a_version_carries_its_commit_where_that_stands(stage: Stage) -> None:
+    def record(version: int, at: int, superseded: bool = False) -> VersionRecord:
+        return VersionRecord(version, position(1, at), 0, 1, 1, bytes(16), False, superseded=superseded)
+
+    stage.link.versions = [record(7, 10, superseded=True), record(8, 20, superseded=True), record(7, 30), record(9, 40)]
+    for version in (7, 8, 10):
+        stage.publisher.put(f"k{version}", b"v", valid_for=version)
+    stage.publisher.put_many({"many": b"v"}, valid_for=9)
+    items = [
+        item
+        for n in range(2)
+        for event in stage.events(n)
+        if isinstance(event.payload, Put)
+        for item in event.payload.items
+    ]
+    assert {item.key: item.valid_for for item in items} == {
+        b"k7": ValidFor(7, position(1, 30)),
+        b"k8": ValidFor(8),
+        b"k10": ValidFor(10),
+        b"many": ValidFor(9, position(1, 40)),
+    }
+    with pytest.raises(InvalidEvent):
+        stage.publisher.put("k", b"v", valid_for=-1)
 
 
 def test_put_many_goes_to_its_partitions_side_by_side_as_one_call(stage: Stage) -> None:

@@ -162,6 +162,18 @@ def test_a_vector_names_rows_and_kv_and_weights_in_it_are_only_rested_on(stage: 
     assert {number for _, number in decode_vector(commit.needs)} == {n for _, n in seen if n != WEIGHTS}
 
 
+def test_the_commits_vector_is_closed_over_what_the_parts_rest_on(stage: Stage) -> None:
+    other = other_rank(stage)
+    written = other.put(b"k", b"v").positions
+    text = str(part(other, "b"))
+    sealed = stage.publisher.commit(1, [part(stage.publisher), Receipt.parse(text)])
+    assert written <= sealed.vector
+    (commit,) = commits(stage)
+    assert commit.needs == b""
+    later = stage.publisher.put(b"later", b"v")
+    assert written <= later.vector
+
+
 def test_a_part_is_checked_for_the_names_that_the_schema_has_only(stage: Stage) -> None:
     stage.publisher.publish_weights({"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)}, 1)
     part(stage.publisher, version=2)
