@@ -164,9 +164,10 @@ class Calls:
 
     def _create_topic(self, call: CreateTopic, answer: Answer) -> None:
         entry, record = self.meta.create_topic(call, getrandbits(63) + 1)
-        needs = self._written(entry)
         if entry is not None:
-            self._partitions.open_topic(record)
+            # A topic that `__meta` knows has all its partitions; folders that it does not know go at the next start.
+            self._partitions.open_new_topic(record)
+        needs = self._written(entry)
         self._when(needs, lambda: answer(record))
 
     def _delete_topic(self, call: DeleteTopic, answer: Answer) -> None:
@@ -211,7 +212,7 @@ class Calls:
         peer.joined[call.incarnation] = call.name
         healthy = {p: owned.core for p, owned in self._partitions.owned.items() if p != META and owned.error is None}
         joined = Joined(
-            tuple(core.join(call.name, call.incarnation, unconfirmed.get(p)) for p, core in healthy.items())
+            tuple(core.join(call.name, call.incarnation, unconfirmed.get(p), peer.serial) for p, core in healthy.items())
         )
         self._when({p: core.answers_wait_for for p, core in healthy.items()}, lambda: answer(joined))
 

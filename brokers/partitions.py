@@ -6,6 +6,7 @@ Opening a partition is a takeover each time: claim, reread, epoch record and bas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import randbits
 from typing import cast
@@ -147,6 +148,15 @@ class Partitions:
                 self._define_tables(owned)
             opened.append(owned)
         return opened
+
+    def open_new_topic(self, topic: TopicRecord) -> None:
+        """All partitions of the topic, or none. Raises what the log raises."""
+        try:
+            self.open_topic(topic)
+        except ParamstreamError:
+            with suppress(ParamstreamError):
+                self.drop_topic(topic)
+            raise
 
     def drop_topic(self, topic: TopicRecord) -> None:
         for number in range(topic.partitions + 1):

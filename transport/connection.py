@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ..errors import ConnectFailed, CorruptLog
 from ..events.codec import Buffer
 from .messages import CLIENT_ID_BYTES, DOWN, UP, Hello, Welcome, decode_message, encode_message
-from .sockets import COPY_THRESHOLD_BYTES, Socket, dealer
+from .sockets import COPY_THRESHOLD_BYTES, Socket, dealer, monitored
 
 GREET_S = 1.0
 """How long a broker may take to answer a hello before the attempt is given up (and made again)."""
@@ -39,7 +39,7 @@ class Monitored:
 
     def __init__(self, address: str, routing_id: bytes) -> None:
         self.socket: Socket = dealer(address, routing_id)
-        self._monitor: Socket = self.socket.get_monitor_socket(_GONE)
+        self._monitor: Socket = monitored(self.socket, _GONE)
 
     def gone(self) -> bool:
         while self._monitor.poll(0):
@@ -62,6 +62,8 @@ class Connection:
         self._down = down
         self._up = Monitored(address, client_id + UP)
         self._fetch: Monitored | None = None
+        self._failure = ""
+        """Why the fetch socket could not be made: without it the connection is none."""
         self._fetch_address = _reachable(welcome.fetch_address, address)
         self._poller = zmq.Poller()
         self._poller.register(down.socket, zmq.POLLIN)
@@ -79,7 +81,11 @@ class Connection:
         if welcome is None:
             down.close()
             return None
-        return cls(address, client_id, down, welcome)
+        try:
+            return cls(address, client_id, down, welcome)
+        except BaseException:
+            down.close()
+            raise
 
     def send_up(self, data: Buffer) -> bool:
         try:
@@ -90,7 +96,11 @@ class Connection:
 
     def send_fetch(self, data: bytes) -> None:
         if self._fetch is None:
-            self._fetch = Monitored(self._fetch_address, self._client_id + DOWN)
+            try:
+                self._fetch = Monitored(self._fetch_address, self._client_id + DOWN)
+            except ConnectFailed as error:
+                self._failure = error.problem
+                return
             self._poller.register(self._fetch.socket, zmq.POLLIN)
         self._fetch.socket.send(data)
 
@@ -108,6 +118,8 @@ class Connection:
 
     def broken(self) -> str:
         """Why the connection is over; empty while it is not."""
+        if self._failure:
+            return self._failure
         for name, side in (("down", self._down), ("up", self._up), ("fetch", self._fetch)):
             if side is not None and side.gone():
                 return f"its {name} socket was disconnected"

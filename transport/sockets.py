@@ -36,6 +36,10 @@ HEARTBEAT_IVL_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 10_000
 """libzmq's own heartbeats notice a peer that went without closing; ours carry positions and notice a process that hangs."""
 
+SPARE_DESCRIPTORS = 16
+"""What must be free before a socket is made. One takes about four in all; but where libzmq finds none while it starts its
+threads or looks up an address, it ends the process."""
+
 COPY_THRESHOLD_BYTES = 64 * 1024
 """Below it, sending a copy is cheaper than tracking a buffer."""
 
@@ -48,14 +52,18 @@ def context() -> zmq.Context[Socket]:
 def router(address: str, *, insecure: bool, in_process: str | None = None) -> tuple[Socket, str]:
     """A bound ROUTER and its real address (port 0 becomes a port). `in_process` is a second, inproc address.
 
-    Raises `AccessDenied` for a bind beyond loopback without `insecure`, `BindFailed` where the address cannot be taken.
+    Raises `AccessDenied` for a bind beyond loopback without `insecure`, `BindFailed` where the address cannot be taken, or the
+    process may open too few files more.
     """
     if not insecure and not is_local(address):
         raise AccessDenied(
             f"{address} can be reached from other machines and nothing there is authenticated",
             remedy="Bind to 127.0.0.1 or an ipc path, or pass insecure=True (--insecure) on a network you trust",
         )
-    socket = _made(zmq.ROUTER, address)
+    try:
+        socket = _made(zmq.ROUTER, address)
+    except OSError as error:
+        raise BindFailed(f"cannot bind {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
     # A peer whose pipe is full or gone is told to the sender as EAGAIN or EHOSTUNREACH, instead of dropped in silence.
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     # A client that comes back under its old routing id takes over from its half-open predecessor.
@@ -76,8 +84,15 @@ def router(address: str, *, insecure: bool, in_process: str | None = None) -> tu
 
 
 def release(socket: Socket, address: str) -> None:
-    """Close a ROUTER; its address can be bound again when this returns (libzmq closes listeners in its own thread)."""
-    monitor = socket.get_monitor_socket(zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
+    """Close a ROUTER; its address can be bound again when this returns (libzmq closes listeners in its own thread).
+
+    Where no descriptor is left for waiting on that, it can be bound again soon after.
+    """
+    try:
+        monitor = socket.get_monitor_socket(zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED)
+    except zmq.ZMQError:
+        socket.close()
+        return
     socket.unbind(address)
     monitor.poll(RELEASE_MS)
     socket.disable_monitor()
@@ -86,8 +101,14 @@ def release(socket: Socket, address: str) -> None:
 
 
 def dealer(address: str, routing_id: bytes) -> Socket:
-    """A DEALER that connects to `address` once. Raises `ConnectFailed` where the address cannot be read."""
-    socket = _made(zmq.DEALER, address)
+    """A DEALER that connects to `address` once.
+
+    Raises `ConnectFailed` where the address cannot be read, or the process may open too few files more.
+    """
+    try:
+        socket = _made(zmq.DEALER, address)
+    except OSError as error:
+        raise ConnectFailed(f"cannot connect to {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
     socket.setsockopt(zmq.ROUTING_ID, routing_id)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
@@ -100,6 +121,17 @@ def dealer(address: str, routing_id: bytes) -> Socket:
             remedy="Give tcp://HOST:PORT or ipc://PATH",
         ) from error
     return socket
+
+
+def monitored(socket: Socket, events: int) -> Socket:
+    """A socket that tells of `events` of a DEALER's connection. Raises `ConnectFailed`, with the DEALER closed, where the process
+    may open too few files more.
+    """
+    try:
+        return socket.get_monitor_socket(events)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        raise ConnectFailed(f"cannot watch a connection: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
 
 
 def is_local(address: str) -> bool:
@@ -131,7 +163,24 @@ def _refuse_taken_path(address: str) -> None:
     raise BindFailed("another process listens there")
 
 
+_TOO_FEW = "this process may open too few files more"
+_RAISE_LIMIT = "Close what is not needed, or raise the limit (ulimit -n)"
+
+
+def _check_descriptors() -> None:
+    """Raises `OSError` unless so many are free that libzmq will not run out of them in the midst of something."""
+    taken: list[int] = []
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+        taken.extend(os.dup(taken[0]) for _ in range(SPARE_DESCRIPTORS - 1))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 def _made(kind: int, address: str) -> Socket:
+    """Raises `OSError` where there are too few descriptors."""
+    _check_descriptors()
     socket: Socket = context().socket(kind)
     socket.setsockopt(zmq.LINGER, LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
