@@ -212,7 +212,9 @@ class Calls:
         peer.joined[call.incarnation] = call.name
         healthy = {p: owned.core for p, owned in self._partitions.owned.items() if p != META and owned.error is None}
         joined = Joined(
-            tuple(core.join(call.name, call.incarnation, unconfirmed.get(p), peer.serial) for p, core in healthy.items())
+            tuple(
+                core.join(call.name, call.incarnation, unconfirmed.get(p), peer.serial) for p, core in healthy.items()
+            )
         )
         self._when({p: core.answers_wait_for for p, core in healthy.items()}, lambda: answer(joined))
 

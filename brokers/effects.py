@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..events.codec import Buffer
 from ..transport.messages import Ack, Refused
+
+
+class Origin(NamedTuple):
+    """The connection that something came over."""
+
+    peer: bytes
+    """Where answers go."""
+    serial: int
+    """Grows from connection to connection of a broker, in the order of their hellos."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ over an inproc address, so that there is one socket to wait on.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ from ..transport.messages import (
 )
 from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
 from .calls import Calls
-from .effects import Answer, Append, Effect, FanOut
+from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send
 from .overview import describe_broker
 from .partitions import META, Owned, Partitions
@@ -82,6 +83,7 @@ class Loop:
         self._welcome = welcome
         self._closing = closing
         self._peers: dict[bytes, Peer] = {}
+        self._serials = itertools.count(1)
         self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers, self._overview)
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
         self._appended: dict[PartitionId, PartitionLog] = {}
@@ -160,7 +162,7 @@ class Loop:
         now_ns = time.monotonic_ns()
         if frame.head.incarnation in peer.joined:
             peer.wrote_ns[frame.head.incarnation] = now_ns
-        self._perform(owned, owned.core.sequence(frame, peer.address, now_ns, room))
+        self._perform(owned, owned.core.sequence(frame, Origin(peer.address, peer.serial), now_ns, room))
 
     def _control(self, client: bytes, frame: memoryview) -> None:
         message = decode_message(frame)
@@ -201,7 +203,7 @@ class Loop:
         if hello.format != FORMAT or len(self._peers) >= MAX_PEERS:
             self.garbled_frames += 1
             return
-        peer = Peer(client, hello.name, hello.incarnation)
+        peer = Peer(client, next(self._serials), hello.name, hello.incarnation)
         self._peers[client] = peer
         if hello.name:
             for other in list(self._peers.values()):

@@ -37,7 +37,7 @@ from ..transport.messages import (
 )
 from .answers import ack, fenced, other_epoch, refused
 from .checks import Role, check_event
-from .effects import Answer, Append, Effect, FanOut
+from .effects import Answer, Append, Effect, FanOut, Origin
 from .meta import MetaState
 from .retention import Lease, LogUse, lowest_needed
 from .state import PartitionState, SessionState, Tenure
@@ -68,8 +68,8 @@ class PartitionCore:
         self._nonce = 0
         self._owner = ""
         self._is_open = False
-        self._joined: dict[str, int] = {}
-        """Producer name → the incarnation that joined it in this epoch."""
+        self._joined: dict[str, tuple[int, int]] = {}
+        """Producer name → the incarnation that joined it in this epoch, and the serial of the connection it came over."""
         self._time_shift = 0
         """Added to monotonic time it gives the partition's time."""
         self._opened_ns = 0
@@ -118,17 +118,22 @@ class PartitionCore:
 
     # --- sessions ---
 
-    def join(self, name: str, incarnation: int, unconfirmed: Unconfirmed | None) -> JoinedPartition:
+    def join(self, name: str, incarnation: int, unconfirmed: Unconfirmed | None, serial: int) -> JoinedPartition:
         """Let an incarnation of `name` write in this epoch, and fence the older ones. Joining again changes nothing.
 
-        The caller has checked that `incarnation` is the newest in `__meta`. The answer goes out once the log has
-        `answers_wait_for` for good. Raises `Fenced` where a newer one has joined or written.
+        From here on its events count over the connection `serial` alone: what still comes over an older one, which the
+        session has left, is passed over. The caller has checked that `incarnation` is the newest in `__meta`. The answer goes
+        out once the log has `answers_wait_for` for good. Raises `Fenced` where a newer one has joined or written,
+        `OutcomeUnknown` over a connection that the session has left.
         """
         session = self.state.sessions.get(name)
-        newest = max(self._joined.get(name, 0), session.incarnation if session else 0)
+        joined, joined_over = self._joined.get(name, (0, 0))
+        newest = max(joined, session.incarnation if session else 0)
         if incarnation < newest:
             raise self._about(fenced(name, incarnation, newest))
-        self._joined[name] = incarnation
+        if incarnation == joined and serial < joined_over:
+            raise self._about(OutcomeUnknown("the session has joined over a newer connection"))
+        self._joined[name] = incarnation, serial
         own = session if session is not None and session.incarnation == incarnation else None
         sent = unconfirmed.sequences if unconfirmed else ()
         state = self.state
@@ -150,20 +155,24 @@ class PartitionCore:
 
     def leave(self, name: str, incarnation: int) -> None:
         """The session has closed: its events are taken no more. What it wrote, and what it did not confirm, is kept."""
-        if self._joined.get(name) == incarnation:
+        if self.has_joined(name, incarnation):
             del self._joined[name]
 
     def has_joined(self, name: str, incarnation: int) -> bool:
-        return self._joined.get(name) == incarnation
+        return name in self._joined and self._joined[name][0] == incarnation
 
     # --- events ---
 
-    def sequence(self, frame: EventFrame, peer: bytes, monotonic_ns: int, log_has_room: bool) -> list[Effect]:
+    def sequence(self, frame: EventFrame, origin: Origin, monotonic_ns: int, log_has_room: bool) -> list[Effect]:
         """A session's event, its checksums proved: `frame.buffer` (writable) is stamped in place if it is accepted.
 
-        A refused event changes nothing. A repeat is answered with its position.
+        A refused event changes nothing. A repeat is answered with its position. What comes over a connection that the session
+        has left has no effect at all: it may have gone again over the newer one, and been refused there.
         """
-        head = frame.head
+        head, peer = frame.head, origin.peer
+        joined, joined_over = self._joined.get(head.producer, (0, 0))
+        if head.incarnation == joined and origin.serial < joined_over:
+            return []
         session = self.state.sessions.get(head.producer)
         own = session if session is not None and session.incarnation == head.incarnation else None
         last = own.sequence if own else 0
@@ -364,7 +373,7 @@ class PartitionCore:
     def _check_session(self, frame: EventFrame, session: SessionState | None, last: int) -> Refused | None:
         """Whether this session may write here and now; None if it may."""
         head = frame.head
-        joined = self._joined.get(head.producer, 0)
+        joined, _ = self._joined.get(head.producer, (0, 0))
         newest = max(joined, session.incarnation if session else 0)
         if head.incarnation < newest:
             return self._refuse(frame, last, fenced(head.producer, head.incarnation, newest))

@@ -17,6 +17,8 @@ class Peer:
     """A client that said hello. Everything to it goes to its *down* socket."""
 
     id: bytes
+    serial: int
+    """Grows with each hello: of two connections of one session, the newer has the greater one."""
     name: str = ""
     """A replica's name; empty for others."""
     incarnation: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paramstream.brokers.checks import Role
-from paramstream.brokers.effects import Answer, Append, Effect, FanOut
+from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.partition import PartitionCore, PartitionSettings, Persistence
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ParamstreamError
@@ -83,13 +83,18 @@ class Session:
     last: int = 0
     """The last one that stands, as far as the session knows."""
     epoch: int = 0
+    serial: int = 1
+    """Of the connection."""
     monotonic_ns: int = 10**12
     log: Log = field(default_factory=Log)
 
     def join(self, unconfirmed: Sequence[int] = (), sent_in: int = 0) -> JoinedPartition:
         topic, number = self.core.partition
         joined = self.core.join(
-            self.name, self.incarnation, Unconfirmed(topic, number, sent_in or self.epoch, tuple(unconfirmed))
+            self.name,
+            self.incarnation,
+            Unconfirmed(topic, number, sent_in or self.epoch, tuple(unconfirmed)),
+            self.serial,
         )
         self.epoch, self.last = joined.epoch, joined.last_sequence
         self.sequence = max(self.sequence, self.last)
@@ -118,7 +123,7 @@ class Session:
 
     def send(self, frame: EventFrame, log_has_room: bool = True) -> list[Effect]:
         self.monotonic_ns += 1_000
-        effects = self.core.sequence(frame, PEER, self.monotonic_ns, log_has_room)
+        effects = self.core.sequence(frame, Origin(PEER, self.serial), self.monotonic_ns, log_has_room)
         self.log.do(effects)
         if any(isinstance(effect, Append) for effect in effects):
             self.sequence = self.last = frame.head.sequence

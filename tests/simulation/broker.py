@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from paramstream.brokers.checks import Role
-from paramstream.brokers.effects import Answer, Append, Effect, FanOut
+from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.consistency.vector import PartitionId
@@ -124,7 +124,9 @@ class SimBroker:
     def _event(self, connection: Connection, data: bytes) -> None:
         frame = decode_event(bytearray(data))
         owned = self.owned[frame.partition_id]
-        self._perform(owned, owned.core.sequence(frame, connection.id, self._ns, self.log_has_room))
+        self._perform(
+            owned, owned.core.sequence(frame, Origin(connection.id, connection.serial), self._ns, self.log_has_room)
+        )
 
     def _join(self, connection: Connection, join: Join) -> None:
         if join.incarnation != self._incarnations[join.name]:
@@ -133,7 +135,12 @@ class SimBroker:
         connection.has_joined = True
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in join.unconfirmed}
         cores = {partition: owned.core for partition, owned in self.owned.items()}
-        joined = Joined(tuple(core.join(join.name, join.incarnation, unconfirmed.get(p)) for p, core in cores.items()))
+        joined = Joined(
+            tuple(
+                core.join(join.name, join.incarnation, unconfirmed.get(p), connection.serial)
+                for p, core in cores.items()
+            )
+        )
         needs = {partition: core.answers_wait_for for partition, core in cores.items()}
         self._waiting.append((needs, lambda: connection.answer(Told(join, joined))))
         self._give_answers()

@@ -215,7 +215,7 @@ class CoreWorld:
     def _connect_one(self, client: SimProducer | SimConsumer) -> None:
         if self.broker is None or any(connection.client is client for connection in self.connections):
             return
-        connection = Connection(b"%d" % next(self._ids), client)
+        connection = Connection(next(self._ids), client)
         self.connections.append(connection)
         self.broker.connections[connection.id] = connection
         self._note(f"{client.name} connects as {connection.id!r}")

@@ -51,7 +51,7 @@ Item = bytes | bytearray | Message | Asked | Told | FetchedFrames
 
 @dataclass(eq=False)
 class Connection:
-    id: bytes
+    serial: int
     client: Peer
     is_up: bool = True
     """For the client; for the broker it lasts until all that has arrived is taken."""
@@ -63,6 +63,10 @@ class Connection:
     has_joined: bool = False
     pipe: int = 1 << 30
     """Events that the broker's pipe takes before it is full."""
+
+    @property
+    def id(self) -> bytes:
+        return b"%d" % self.serial
 
     def send(self, frame: Buffer | Message | Asked) -> bool:
         """From the client. False, with nothing sent, where the connection is gone."""

@@ -19,7 +19,7 @@ from cores.partitions import (
     start,
 )
 from paramstream.brokers.checks import Role
-from paramstream.brokers.effects import Answer, Append, FanOut
+from paramstream.brokers.effects import Answer, Append, FanOut, Origin
 from paramstream.consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, position
 from paramstream.errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, StorageFull, UnknownTopic
 from paramstream.events.codec import decode_event
@@ -384,3 +384,20 @@ def test_the_settings_are_frozen() -> None:
     with pytest.raises(AttributeError):
         start().settings.retain_versions = 3  # type: ignore[misc]
     assert replace(start().settings, retain_versions=3).retain_versions == 3
+
+
+def test_what_comes_over_a_connection_that_the_session_has_left_has_no_effect() -> None:
+    session = session_of(start())
+    late = session.frame(*put())
+    session.serial = 2
+    session.join()
+    assert session.core.sequence(late, Origin(b"old", 1), 10**12, True) == []
+    assert session.core.sequence(late, Origin(b"new", 2), 10**12, True) != []
+
+
+def test_a_late_join_over_an_older_connection_does_not_win() -> None:
+    session = session_of(start())
+    session.serial = 2
+    session.join()
+    with pytest.raises(OutcomeUnknown):
+        session.core.join(session.name, session.incarnation, None, 1)
