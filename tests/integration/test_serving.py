@@ -195,6 +195,31 @@ def _kept(replica: ps.Replica, version: int) -> bool:
         return False
 
 
+def test_a_pinned_version_does_not_hold_the_log_and_follows_from_where_the_log_is() -> None:
+    """A log of twelve versions, and sixty go by while one is pinned: publishing is never refused."""
+    big = 1_000_000
+    with ps.Broker(log="memory:", log_limit=12 * big) as broker, ps.connect(broker.endpoint) as client:
+        client.create_topic("model", retain_versions=2)
+        publisher = client.publisher("model", producer="trainer")
+        with client.replica("model", arrays="numpy") as replica:
+            for version in range(1, 62):
+                publisher.publish_weights(
+                    {"w": np.full(big // 4, version, np.float32)}, version=version
+                ).durable.result(20)
+                if version == 1:
+                    replica.wait_version(1, timeout=20)
+                    replica.rollback(1)
+                    eventually(
+                        lambda: [s for each in client.replicas("model") for s in each.served.values() if s.pinned]
+                    )
+            assert (replica.weights()["w"] == 1.0).all()
+            with pytest.raises(ps.VersionNotHeld):
+                replica.rollback(2, timeout=20)
+            replica.follow()
+            replica.wait_version(61, timeout=20)
+            assert (replica.weights()["w"] == 61.0).all()
+
+
 def test_a_rollback_to_what_nobody_has_changes_nothing(client: ps.Client, publisher: ps.Publisher) -> None:
     publish(publisher, 1, 2)
     with client.replica("model") as replica:
