@@ -113,7 +113,12 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
                     return event
                 ready: asyncio.Future[None] = loop.create_future()
                 self._waiters.append((loop, ready))
-            await ready
+            try:
+                await ready
+            finally:
+                # Whoever polls with a timeout is cancelled again and again.
+                with self._changed:
+                    self._waiters = [waiter for waiter in self._waiters if waiter[1] is not ready]
 
     @property
     def buffered_bytes(self) -> int:

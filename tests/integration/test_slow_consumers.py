@@ -66,16 +66,17 @@ class Trial:
         """The first and the last version, all of them accepted."""
         first = self.version + 1
         values = np.zeros(load.version_bytes // 4, np.float32)
+        receipts: list[ps.Receipt] = []
         began = time.monotonic()
         for number in range(load.versions):
             time.sleep(max(0.0, began + number * load.seconds / load.versions - time.monotonic()))
             self.version += 1
             values[...] = self.version
-            receipt = self.publisher.publish_weights({"w": values}, version=self.version)
+            receipts.append(self.publisher.publish_weights({"w": values}, version=self.version))
             self.publisher.put("step", str(self.version).encode())
             self.peak_rss_bytes = max(self.peak_rss_bytes, self.broker.rss_bytes)
         self.publisher.flush(60)
-        self.last = str(receipt.accepted.result(60))
+        self.last = str(receipts[-1].accepted.result(60))
         return first, self.version
 
     def publish_while_stopped(self, load: Load) -> tuple[int, int]:
