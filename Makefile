@@ -11,7 +11,7 @@ DEMO_READY := $(VENV)/.ready-demo
 TEST_READY := $(VENV)/.ready-test
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test slow check format bench clean
+.PHONY: demo test slow soak check format bench clean
 .NOTPARALLEL:
 
 demo: $(DEMO_READY)
@@ -23,6 +23,11 @@ test: $(TEST_READY)
 # The long tests only. One of them may rightly take longer than the limit that ends a hanging short one.
 slow: $(TEST_READY)
 	$(BIN)/pytest -m slow -o faulthandler_timeout=1800 $(ARGS)
+
+# A broker, a publisher and a replica under a dense load: memory, descriptors and the log must not grow.
+MINUTES ?= 10
+soak: $(TEST_READY)
+	cd tests && ../$(BIN)/python -m soak --minutes $(MINUTES) $(ARGS)
 
 check: $(TEST_READY)
 	$(BIN)/ruff format --check
