@@ -7,7 +7,7 @@ it stands in `Waiting`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import getrandbits
 from typing import Any
@@ -78,6 +78,8 @@ class Calls:
         self._describe_broker = describe_broker
         self._waiting: list[Waiting] = []
         self._reports: dict[str, tuple[float, Report]] = {}
+        self._opened: dict[str, float] = {}
+        """Producer names that were opened lately, with when: their first join may be on its way."""
 
     @property
     def meta(self) -> MetaState:
@@ -95,6 +97,7 @@ class Calls:
             case CreateTable():
                 self._create_table(call, answer)
             case OpenProducer():
+                self._opened[call.name] = time.monotonic()
                 self._open_name(self.meta.open_producer(call.name), answer)
             case OpenReplica():
                 self._open_name(self.meta.open_replica(call.name), answer)
@@ -159,6 +162,19 @@ class Calls:
         """Drop those so old that nobody asks for them any more: names of replicas are without number."""
         before = time.monotonic() - REMEMBER_S
         self._reports = {name: known for name, known in self._reports.items() if known[0] > before}
+
+    def forget_names(self, live: Iterable[str]) -> None:
+        """Drop from `__meta` the producer names that no partition knows any more and no `live` session has."""
+        before = time.monotonic() - REMEMBER_S
+        self._opened = {name: at for name, at in self._opened.items() if at > before}
+        known = {
+            *live,
+            *self._opened,
+            *(name for owned in self._partitions.owned.values() for name in owned.core.names()),
+        }
+        entry = self.meta.forget_producers(known)
+        if entry is not None:
+            self._write(META, entry.payload, entry.bulk)
 
     # --- topics and tables --------------------------------------------------------------------------------------------------
 

@@ -158,6 +158,10 @@ class PartitionCore:
         if self.has_joined(name, incarnation):
             del self._joined[name]
 
+    def names(self) -> set[str]:
+        """The producer names that the partition knows: it holds an event of theirs, or they have joined it."""
+        return {*self.state.sessions, *self._joined}
+
     def has_joined(self, name: str, incarnation: int) -> bool:
         return name in self._joined and self._joined[name][0] == incarnation
 

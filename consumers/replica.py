@@ -114,7 +114,11 @@ class Replica:
         self._closed = False
         for record in self._scope.records:
             self._applier.add(record, self._scope.state_partitions(record))
-        incarnation: int = directory.request(OpenReplica(self.name), int, time_left(deadline))
+        hello = Hello(FORMAT)
+        if name is not None:
+            # A name that somebody chose has one live owner; a random one is nobody else's.
+            incarnation: int = directory.request(OpenReplica(name), int, time_left(deadline))
+            hello = Hello(FORMAT, name, incarnation)
         self._core = SubscriptionCore(ordering, self._scope.starts)
         self._sink = ReplicaSink(
             self.name,
@@ -130,7 +134,6 @@ class Replica:
         self._waits = Waits(self._sink, self._core, directory)
         self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
-        hello = Hello(FORMAT, self.name, incarnation)
         self._link = feed.link = self._sink.link = self._sink.jumps.link = make_link(
             feed, lambda: hello, f"replica-{self.name}"
         )
