@@ -42,6 +42,10 @@ class FakeBroker:
         self.writers: dict[PartitionId, Writer] = {(77, n): Writer((77, n)) for n in range(partitions + 1)}
         self.follows: dict[PartitionId, int] = {}
         self.durable: dict[PartitionId, int] = {}
+        self.latest: dict[PartitionId, tuple[int, int]] = {}
+        """Partition → (where a reader of the newest durable version starts, its commit)."""
+        self.starts: dict[PartitionId, int] = {}
+        """Where logs begin; 0 unless they were cut."""
         self.sent: list[Message] = []
         self.fetches: list[Fetch] = []
         self.replica_incarnations = 0
@@ -119,6 +123,11 @@ class FakeBroker:
         self.fetches.clear()
         self.handler.lost(ParamstreamError("cut"))
 
+    def demote(self, partition: PartitionId) -> None:
+        """The client fetches the partition from now on, and is not let in again before `settle` has answered."""
+        after = self.follows.pop(partition)
+        self.handler.message(Demoted(*partition, after, self.writers[partition].position))
+
     def replace_topic(self) -> None:
         """As after a restart over a memory log: the name stands for a new, empty topic."""
         self.name = "broker-2"
@@ -170,12 +179,17 @@ class FakeBroker:
         for fetch in fetches:
             writer = self.writers[fetch.topic, fetch.partition]
             frames = writer.after(fetch.after, self.frames_per_fetch)
+            error = None
+            if fetch.after < self.starts.get(writer.partition, 0):
+                frames, error = [], WireError("LogTruncated", "the log begins behind that", "", {})
             answer = Fetched(
-                fetch.id, fetch.topic, fetch.partition, len(frames), writer.position, writer.position, None
+                fetch.id, fetch.topic, fetch.partition, len(frames), writer.position, writer.position, error
             )
             self.handler.fetched(answer, frames)
         return bool(fetches)
 
     def _describe(self, partition: PartitionId, writer: Writer) -> PartitionRecord:
         durable = self.durable.get(partition, 0)
-        return PartitionRecord(*partition, 5, 0, writer.position, durable, 0, (), writer.time)
+        cut = self.starts.get(partition, 0)
+        start, commit = self.latest.get(partition, (cut, 0))
+        return PartitionRecord(*partition, 5, cut, writer.position, durable, start, (), writer.time, commit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ HOUR_S = 3600.0
 
 
 @contextmanager
-def clock_off_by(seconds: float) -> Iterator[None]:
+def clock_off_by(seconds: float) -> Generator[None]:
     """Whoever asks for the time of day in here gets another one."""
     real_s, real_ns = time.time, time.time_ns
     with pytest.MonkeyPatch.context() as patch:

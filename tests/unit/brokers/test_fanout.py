@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramstream.brokers.fanout import FanOutCore, Send
+from paramstream.brokers.fanout import MAX_CREDIT_BYTES, FanOutCore, Send
 from paramstream.consistency.position import position
 from paramstream.transport.messages import Demoted, Follow, Following, Heads
 
@@ -228,3 +228,24 @@ def test_whatever_happens_each_follower_sees_a_run_without_gaps_within_its_credi
             outstanding[peer] = 0
             take(core.credit(peer, consumed[peer]))
         assert seen[peer][-1] == at(head)
+
+
+def test_thousands_who_do_not_read_cost_no_more_than_one() -> None:
+    core = FanOutCore(ring_bytes=10_000)
+    peers = [b"%d" % number for number in range(3_000)]
+    for peer in peers:
+        follow(core, peer, at(0), at(0), credit=300)
+    sent = [send for offset in range(1, 500) for send in core.accepted(frame(), at(offset))]
+    assert core.kept_bytes <= 10_000
+    taken = [send for send in sent if isinstance(send.content, bytes)]
+    assert len(taken) == 3 * len(peers), "each was sent its credit, and then nothing"
+    assert len({id(send.content) for send in taken}) <= 3, "of frames that all share"
+    assert len(sent) - len(taken) == len(peers) and core.followers() == []
+
+
+def test_no_credit_lets_more_than_a_pipes_share_be_on_the_way() -> None:
+    core = FanOutCore(ring_bytes=1 << 40)
+    follow(core, b"greedy", at(0), at(0), credit=1 << 60)
+    big = frame(1 << 20)
+    sent = [send for offset in range(1, 100) for send in core.accepted(big, at(offset))]
+    assert sum(len(send.content) for send in sent if isinstance(send.content, bytes)) == MAX_CREDIT_BYTES
