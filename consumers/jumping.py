@@ -56,12 +56,14 @@ class Jumps:
             target = max(at.latest, at.latest_start)
             self._core.jump(partition, at.latest_start, target, decode_vector(at.context), at.ends)
 
-    def stopped(self, partition: PartitionId, error: ParamstreamError) -> None:
-        """Nothing more of the partition is applied."""
+    def stopped(self, partition: PartitionId, error: ParamstreamError) -> bool:
+        """Nothing more of the partition is applied. True where a jump leads on from there by itself."""
         topic = self._applier.topics[partition[0]]
-        if isinstance(error, LogTruncated) and partition == topic.weight_partition and not self.every_version:
-            self._truncated.add(partition)
-            self._look_at = 0.0
+        if not isinstance(error, LogTruncated) or partition != topic.weight_partition or self.every_version:
+            return False
+        self._truncated.add(partition)
+        self._look_at = 0.0
+        return True
 
     def lost(self) -> None:
         """The connection is gone, and with it all answers."""

@@ -178,10 +178,12 @@ class ReplicaSink:
         name = self._directory.name_of(partition[0])
         error.topic = error.topic or name
         error.partition = partition[1] if error.partition is None else error.partition
+        jumps_on = self.jumps.stopped(partition, error)
         with self.changed:
             self.last_error = f"{error.code}: {error}"
-            if isinstance(error, UnknownTopic):
-                # The name may stand for a new topic, or soon will: what is served stays, and is called stale.
+            if isinstance(error, UnknownTopic) or jumps_on:
+                # The name may stand for a new topic, or soon will; or a newer version is on its way. What is served stays, and
+                # is called stale: nobody who waits has to be told of what mends itself.
                 self._applier.topics[partition[0]].stale = True
             else:
                 self.stopped = {**self.stopped, partition: error}
@@ -190,7 +192,6 @@ class ReplicaSink:
             self.changed.notify_all()
         if isinstance(error, UnknownTopic) and name is not None:
             self._gone.add(name)
-        self.jumps.stopped(partition, error)
 
     def _goes_on(self, partition: PartitionId) -> None:
         """Under the lock: a jump leads on from where the partition stood; its lease is wanted soon."""
