@@ -16,6 +16,7 @@ import msgspec
 
 from ..consistency.vector import PartitionId
 from ..errors import Fenced, ParamstreamError, UnknownTopic
+from ..events.codec import decode_vector
 from ..events.kinds import Payload
 from ..transport.messages import (
     AwaitDurable,
@@ -133,6 +134,8 @@ class Calls:
         self._waiting = still
 
     def reported(self, report: Report) -> None:
+        """Raises `CorruptLog` where its vector is none: whoever asks for reports would be told so instead of the reporter."""
+        decode_vector(report.applied)
         self._reports[report.name] = (time.monotonic(), report)
 
     def reports(self, topic: int | None = None) -> list[Report]:

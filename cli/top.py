@@ -1,15 +1,4 @@
-"""`paramstream top`: what goes through a broker, who writes, who follows, and how far each hop is behind.
-
-Three hops, each told by what can be known of it:
-
-- producer → broker: `idle`, since a producer's last event came, and `last event`, since the partition took its last one. What
-  a producer holds back, or has on its way, only the producer knows.
-- broker → durable: `undurable`, events accepted and not durable yet, and for how long the oldest has waited; `durable after`,
-  how long the last ones took.
-- broker → replica: `lag`, events that the replica has not applied; `stale`, for how long a newer version than the one it
-  serves has been sealed; both as of its last report, `heard` seconds ago. `unsent` and `outstanding` say whether the broker
-  waits for the replica, `fetching` that it no longer does.
-"""
+"""`paramstream top`: what goes through a broker, who writes, who follows, and how far each hop is behind."""
 
 from __future__ import annotations
 
@@ -28,10 +17,25 @@ from .standing import StopSignal
 NAME: str = "top"
 HELP: str = "a live view of a broker: topics, heads, producers, replicas, and how far each hop is behind"
 
+HOPS = """\
+Each hop is told by what can be known of it:
+
+  producer -> broker   idle: since a producer's last event came; last event: since the partition took one. What a producer
+                       holds back, or has on its way, only the producer knows.
+  broker -> durable    undurable: events accepted and not durable yet, and for how long the oldest of them has waited;
+                       durable after: how long the last ones took.
+  broker -> replica    lag: events that it has not applied; behind, stale: how many versions have been sealed since the one
+                       that it serves, and for how long a newer one has been there. All as of its last report, heard so long
+                       ago. unsent, outstanding: what the broker still has for its connection, and what is on the way; a
+                       replica that is fetching fell too far behind for that, and reads from the log.
+"""
+
 MIB = 1024 * 1024
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = HOPS
     add_connect(parser)
     add_json(parser, "look once, and print one JSON object on one line")
     parser.add_argument(

@@ -12,8 +12,10 @@ import pytest
 
 import paramstream as ps
 from paramstream.cli.top import record
+from paramstream.transport.messages import Refused, Report
 from processes.child import Child
 from reference.waiting import eventually
+from wire.peer import Peer
 
 COMMAND = [sys.executable, "-P", "-m", "paramstream.cli", "top", "--connect"]
 WITHIN_S = 60.0
@@ -44,7 +46,7 @@ def test_json_is_one_object_that_names_topics_heads_producers_and_followers(
         publish(publisher, 7)
         replica.wait_version(7)
         publisher.flush()
-        eventually(lambda: [each["version"] for each in look(client)["replicas"]] == [7])
+        eventually(lambda: [(each["version"], each["lag_events"]) for each in look(client)["replicas"]] == [(7, 0)])
         done = subprocess.run(
             [*COMMAND, broker.endpoint, "--json"], capture_output=True, text=True, timeout=WITHIN_S, check=False
         )
@@ -72,7 +74,7 @@ def test_a_replica_that_no_longer_reports_is_shown_with_its_age_and_what_it_miss
     publish(publisher, 1)
     publisher.flush()
     replica = client.replica("model", name="serving")
-    eventually(lambda: [each["version"] for each in look(client)["replicas"]] == [1])
+    eventually(lambda: [(each["version"], each["lag_events"]) for each in look(client)["replicas"]] == [(1, 0)])
     replica.close()
     publish(publisher, 2)
     publish(publisher, 3)
@@ -84,6 +86,16 @@ def test_a_replica_that_no_longer_reports_is_shown_with_its_age_and_what_it_miss
     # A chunk, a part and a commit of each.
     assert serving["lag_events"] == 6
     assert 0 < serving["stale_s"] <= serving["report_age_s"]
+
+
+def test_a_report_without_a_vector_is_refused_and_spoils_nobodys_view(broker: ps.Broker, client: ps.Client) -> None:
+    topic = client.create_topic("model")
+    with Peer(broker.endpoint) as peer:
+        peer.hello()
+        peer.say(Report("liar", (topic.id,), (), b"no vector", 0, ()))
+        assert "vector" in peer.hear(Refused).error.problem
+    assert look(client)["replicas"] == []
+    assert client.replicas("model") == []
 
 
 def test_a_disk_that_does_not_sync_shows_as_events_that_wait_to_be_durable(tmp_path: Path) -> None:
