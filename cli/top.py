@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..client import Client, connect
 from ..consistency.position import events_between, show
+from ..errors import ParamstreamError
 from ..transport.messages import BrokerRecord, FollowerRecord, PartitionLoad, ReplicaRecord
 from .options import add_connect, add_json, seconds
 from .output import print_json, table_lines
@@ -32,6 +33,9 @@ Each hop is told by what can be known of it:
 
 MIB = 1024 * 1024
 
+ANSWER_S = 2.0
+"""How long a look waits for the broker before it says that there is no answer."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -53,17 +57,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watch(client: Client, endpoint: str, interval_s: float) -> None:
-    """Until SIGTERM or SIGINT. On a terminal each look takes the place of the one before; elsewhere they follow each other."""
+    """Until SIGTERM or SIGINT. On a terminal each look takes the place of the one before; elsewhere they follow each other.
+
+    A broker that does not answer is looked for until it is back.
+    """
     stop, redrawn = StopSignal(), Redrawn(sys.stdout)
     before: BrokerRecord | None = None
     while True:
-        now = client.describe_broker()
-        shown = [f"{endpoint}: {_summary(now)}", *lines(now, before)]
+        try:
+            now = client.describe_broker(max(interval_s, ANSWER_S))
+        except ParamstreamError as error:
+            if not error.retriable:
+                raise
+            before, shown = None, [f"{endpoint}: {error}"]
+        else:
+            shown = [f"{endpoint}: {_summary(now)}", *lines(now, before)]
+            before = now
         if sys.stdout.isatty():
             redrawn.draw(shown)
         else:
             print(*shown, sep="\n", end="\n\n", flush=True)
-        before = now
         if stop.wait(interval_s):
             return
 

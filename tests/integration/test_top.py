@@ -142,3 +142,26 @@ def test_the_view_is_shown_again_and_again_until_it_is_told_to_stop(
         process.kill()
         _, errors = process.communicate()
     assert errors == ""
+
+
+def test_the_view_outlives_a_restart_of_the_broker(tmp_path: Path) -> None:
+    address, log = f"ipc://{tmp_path}/socket", f"file:{tmp_path}/log"
+    with ps.Broker(bind=address, log=log), ps.connect(address) as client:
+        client.create_topic("model")
+        process = subprocess.Popen([*COMMAND, address, "--interval", "0.01"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            assert any(line.startswith("model/weights") for line in process.stdout)
+        except BaseException:
+            process.kill()
+            raise
+    try:
+        # Gone: a look says so, and the next ones go on.
+        assert any(line.startswith(f"{address}: ") and " clients" not in line for line in process.stdout)
+        with ps.Broker(bind=address, log=log):
+            assert any(line.startswith("model/weights") for line in process.stdout)
+            process.terminate()
+            assert process.wait(WITHIN_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
