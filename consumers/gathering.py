@@ -24,9 +24,14 @@ def wait_replicas(directory: Directory, topic: str, version: int, count: int, ti
         raise InvalidEvent(f"count={count}; at least one replica can be waited for", topic=topic, version=version)
     deadline = time.monotonic() + timeout
     record = directory.topic(topic)
+    late: ParamstreamTimeout | None = None
     while True:
-        commit = _commit_of(directory, record, version, deadline)
-        reports: list[Report] = directory.request(ListReplicas(record.id), list[Report], time_left(deadline))
+        try:
+            commit = _commit_of(directory, record, version, deadline)
+            reports: list[Report] = directory.request(ListReplicas(record.id), list[Report], time_left(deadline))
+        except ParamstreamTimeout as unanswered:
+            # The last look says more than that there was no time for another one.
+            raise late or unanswered from None
         statuses = [ReplicaStatus.of_report(report, directory) for report in reports]
         behind = [status for status in statuses if not _serves(status, topic, version, commit)]
         if len(statuses) - len(behind) >= count:
@@ -34,13 +39,14 @@ def wait_replicas(directory: Directory, topic: str, version: int, count: int, ti
         failed = [status for status in behind if _error_of(status, topic, version) is not None]
         if failed and len(statuses) - len(failed) < count:
             raise _named(failed[0].name, failed[0].failed[topic])
+        late = ParamstreamTimeout(
+            f"{len(statuses) - len(behind)} of {count} replicas serve the version"
+            + (f"; behind: {'; '.join(_lag_of(status, topic) for status in behind)}" if behind else ""),
+            topic=topic,
+            version=version,
+        )
         if time.monotonic() >= deadline:
-            raise ParamstreamTimeout(
-                f"{len(statuses) - len(behind)} of {count} replicas serve the version"
-                + (f"; behind: {'; '.join(_lag_of(status, topic) for status in behind)}" if behind else ""),
-                topic=topic,
-                version=version,
-            )
+            raise late
         time.sleep(min(LOOK_S, time_left(deadline)))
 
 
