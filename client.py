@@ -291,7 +291,7 @@ class Client:
             arrays=arrays,
             timeout=timeout,
         )
-        self._handles.append(replica)
+        self._keep(replica)
         return replica
 
     def subscribe(
@@ -306,7 +306,7 @@ class Client:
             start=start,
             timeout=timeout,
         )
-        self._handles.append(subscription)
+        self._keep(subscription)
         return subscription
 
     # --- the end ------------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Client:
             except ParamstreamError as error:
                 first = first or error
         self._link.close(timeout)
-        for session in list(self._sessions.values()):
+        for session in self._router.sessions:
             session.end()
         self._watch.close()
         if first is not None:
@@ -338,6 +338,11 @@ class Client:
     ) -> None:
         self.close()
 
+    def _keep(self, handle: Replica | Subscription) -> None:
+        """Closed with the client, if it is not closed by then."""
+        with self._lock:
+            self._handles = [*(each for each in self._handles if not each.closed), handle]
+
     def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
         return Link(self._endpoints, handler, hello, name)
 
@@ -349,11 +354,11 @@ class _SessionRouter:
     watch: Watch
 
     def __init__(self) -> None:
-        self._sessions: tuple[Session, ...] = ()
+        self.sessions: tuple[Session, ...] = ()
         """Replaced as a whole. A session that is closed or fenced stays until everything it sent has its outcome."""
 
     def add(self, session: Session) -> None:
-        self._sessions = (*(each for each in self._sessions if not each.settled), session)
+        self.sessions = (*(each for each in self.sessions if not each.settled), session)
 
     def connected(self, welcome: Welcome) -> None:
         if hasattr(self, "directory"):
@@ -363,7 +368,7 @@ class _SessionRouter:
             session.connected(welcome)
 
     def lost(self, error: ParamstreamError) -> None:
-        for session in self._sessions:
+        for session in self.sessions:
             session.lost(error)
 
     def message(self, message: AnyMessage) -> None:
@@ -390,7 +395,7 @@ class _SessionRouter:
             session.tick(now)
 
     def _opened(self) -> list[Session]:
-        return [session for session in self._sessions if session.incarnation]
+        return [session for session in self.sessions if session.incarnation]
 
 
 def _check_count(what: str, given: object, most: int, topic: str) -> None:

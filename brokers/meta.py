@@ -49,8 +49,10 @@ class Entry:
 class MetaState:
     """A view of `__meta`'s entries: cheap to make, and always as the partition stands."""
 
-    def __init__(self, entries: Mapping[bytes, bytes]) -> None:
+    def __init__(self, entries: Mapping[bytes, bytes], epoch: int = 0) -> None:
+        """`epoch`: of `__meta` now; incarnations begin above it, so that none is given twice where a log was lost."""
         self._entries = entries
+        self._epoch = epoch
 
     # --- what is known ---
 
@@ -150,7 +152,7 @@ class MetaState:
 
     def _open_name(self, kind: str, name: str) -> tuple[Entry, int]:
         check_name(kind, name)
-        incarnation = self._number(_COUNTER) + 1
+        incarnation = max(self._number(_COUNTER), self._epoch) + 1
         return _put({_COUNTER: incarnation, _name_key(kind, name): incarnation}), incarnation
 
     def _keys(self, prefix: str) -> list[bytes]:

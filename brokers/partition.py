@@ -277,7 +277,7 @@ class PartitionCore:
     def meta(self) -> MetaState:
         """What `__meta` says, of its own partition only."""
         assert self.settings.role == "meta"
-        return MetaState(self.state.entries)
+        return MetaState(self.state.entries, self.epoch)
 
     def trim_floor(self, leases: Iterable[Lease], use: LogUse, monotonic_ns: int) -> int:
         """The log may be cut below this position (`PartitionLog.cut`), and `trimmed` told what was."""

@@ -304,6 +304,10 @@ class Replica:
 
     # --- the end ----------------------------------------------------------------------------------------------------------------
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self, timeout: float = TIMEOUT_S) -> None:
         """Stop following and give the memory back; weights handed out stay valid. A second call changes nothing."""
         if self._closed:

@@ -22,7 +22,7 @@ from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, DescribePartitions, Following, Heartbeat, Hello, PartitionRecord, Welcome
-from .effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
+from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .events import Event, event_of, lost_event
 from .feed import Feed
 from .links import MakeLink
@@ -126,6 +126,10 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         with self._lock:
             return self._buffered_bytes + self._core.buffered_bytes
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self, timeout: float = TIMEOUT_S) -> None:
         """Stop following and end the iteration. A second call changes nothing."""
         with self._changed:
@@ -166,7 +170,7 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
                 nbytes = step.frame.nbytes
             case Undo():
                 event = lost_event(self._topic, step.partition[1], step.end)
-            case EpochBegan():
+            case EpochBegan() | Jump():
                 pass
         with self._lock:
             self._core.confirm(step)

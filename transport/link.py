@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConnectFailed, CorruptLog, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.codec import MAGIC as EVENT_MAGIC
@@ -48,6 +48,9 @@ TICK_S = 0.05
 
 SILENCE_HEARTBEATS = 6
 """A broker that says nothing for this many heartbeats is taken for gone: the process may hang with its socket open."""
+
+ASYNC_S = 10.0
+"""How long an answer that nobody blocks for may take: whoever asked asks again."""
 
 RECONNECT_S = (0.02, 0.5)
 """First and longest pause between attempts to connect."""
@@ -87,6 +90,15 @@ class Handler(Protocol):
 Done = Callable[[Any, ParamstreamError | None], None]
 
 
+class _Pending(NamedTuple):
+    """A request without its answer."""
+
+    call: Call
+    kind: Any
+    done: Done
+    deadline: float
+
+
 class Link:
     """See the module's docstring. Thread-safe but for `fetch`, which belongs to the link's thread."""
 
@@ -103,7 +115,7 @@ class Link:
         self._closing = threading.Event()
         self._up = threading.Condition()
         self._request_ids = itertools.count(1)
-        self._pending: dict[int, tuple[Any, Done]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._pending_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"paramstream-{name}", daemon=True)
         self.garbled_frames = 0
@@ -152,7 +164,7 @@ class Link:
             else:
                 answer.set_result(result)
 
-        request_id = self._remember(kind, done)
+        request_id = self._remember(call, kind, done, timeout)
         if not self._send_when_connected(Request(request_id, call), deadline):  # type: ignore[arg-type]
             self._forget(request_id)
             raise ParamstreamTimeout(
@@ -167,8 +179,8 @@ class Link:
             raise ParamstreamTimeout(f"the broker did not answer {type(call).__name__} within {timeout:g} s") from None
 
     def request_async(self, call: Call, kind: Any, done: Done) -> None:
-        """Ask the broker; `done` is called in the link's thread with the answer or the error."""
-        request_id = self._remember(kind, done)
+        """Ask the broker; `done` is called in the link's thread with the answer or the error, `ParamstreamTimeout` after 10 s."""
+        request_id = self._remember(call, kind, done, ASYNC_S)
         if not self.send(Request(request_id, call)):  # type: ignore[arg-type]
             self._forget(request_id)
             done(None, OutcomeUnknown(f"{type(call).__name__} could not be sent: there is no connection"))
@@ -250,6 +262,7 @@ class Link:
                 self._handler.drained()
             if now >= next_tick:
                 next_tick = now + TICK_S
+                self._fail_overdue(now)
                 self._handler.tick(now)
                 broken = connection.broken()
                 if broken:
@@ -283,14 +296,15 @@ class Link:
 
     def _answered(self, response: Response) -> None:
         with self._pending_lock:
-            kind, done = self._pending.pop(response.id, (None, None))
-        if done is None:
+            pending = self._pending.pop(response.id, None)
+        if pending is None:
             return
+        done = pending.done
         if response.error is not None:
             done(None, response.error.raised())
             return
         try:
-            result = decode_result(response.result, kind)
+            result = decode_result(response.result, pending.kind)
         except CorruptLog as error:
             done(None, error)
         else:
@@ -298,26 +312,31 @@ class Link:
 
     # --- small things -----------------------------------------------------------------------------------------------------
 
-    def _remember(self, kind: Any, done: Done) -> int:
+    def _remember(self, call: Call, kind: Any, done: Done, timeout: float) -> int:
         request_id = next(self._request_ids)
         with self._pending_lock:
-            self._pending[request_id] = (kind, done)
+            self._pending[request_id] = _Pending(call, kind, done, time.monotonic() + timeout)
         return request_id
 
     def _forget(self, request_id: int) -> None:
         with self._pending_lock:
             self._pending.pop(request_id, None)
 
+    def _fail_overdue(self, now: float) -> None:
+        with self._pending_lock:
+            overdue = {number: pending for number, pending in self._pending.items() if now > pending.deadline}
+            for number in overdue:
+                del self._pending[number]
+        for pending in overdue.values():
+            name = type(pending.call).__name__
+            pending.done(None, ParamstreamTimeout(f"the broker did not answer {name} in time"))
+
     def _fail_pending(self, reason: str) -> None:
         with self._pending_lock:
             pending, self._pending = self._pending, {}
-        for _, done in pending.values():
-            done(
-                None,
-                OutcomeUnknown(
-                    f"the connection went before the broker answered: {reason}", remedy="Look, and ask again"
-                ),
-            )
+        for each in pending.values():
+            problem = f"the connection went before the broker answered: {reason}"
+            each.done(None, OutcomeUnknown(problem, remedy="Look, and ask again"))
 
     def _send_when_connected(self, message: Message, deadline: float) -> bool:
         check_process(self._pid)

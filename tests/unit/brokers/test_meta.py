@@ -2,7 +2,7 @@
 
 import pytest
 
-from cores.partitions import Log, start
+from cores.partitions import CLOCK_S, Log, Machine, start
 from paramstream.brokers.meta import Entry, MetaState
 from paramstream.brokers.partition import PartitionCore
 from paramstream.errors import InvalidEvent, TopicExists, UnknownTopic
@@ -13,8 +13,8 @@ META = (0, 0)
 TABLE = Table("users", 8, "float32")
 
 
-def registry(log: Log | None = None) -> PartitionCore:
-    return start(log, role="meta", partition=META)
+def registry(log: Log | None = None, machine: Machine | None = None) -> PartitionCore:
+    return start(log, role="meta", partition=META, machine=machine)
 
 
 def write(core: PartitionCore, entry: Entry | None, log: Log | None = None) -> None:
@@ -43,10 +43,10 @@ def test_the_registry_stands_after_a_restart() -> None:
     core = registry(log)
     write(core, core.meta.create_topic(topic(), 99)[0], log)
     write(core, core.meta.open_producer("trainer-0")[0], log)
-    write(registry(log), core.meta.open_producer("trainer-0")[0], log)
+    write(core, core.meta.open_producer("trainer-0")[0], log)
     again = registry(log).meta
     assert again.topics() == core.meta.topics()
-    assert again.producer_incarnation("trainer-0") == 2
+    assert again.producer_incarnation("trainer-0") == core.epoch + 2
 
 
 def test_a_topic_that_exists_is_answered_only_where_that_is_fine_and_settings_are_the_same() -> None:
@@ -92,16 +92,28 @@ def test_a_deleted_topic_takes_its_tables_along_and_its_name_gets_another_id() -
 
 def test_incarnations_are_unique_over_all_names() -> None:
     core = registry()
-    for number, name in enumerate(("a", "b", "a"), start=1):
+    first = core.epoch + 1
+    for number, name in enumerate(("a", "b", "a"), start=first):
         entry, incarnation = core.meta.open_producer(name)
         assert incarnation == number
         write(core, entry)
     entry, incarnation = core.meta.open_replica("a")
     write(core, entry)
-    assert (incarnation, core.meta.replica_incarnation("a"), core.meta.producer_incarnation("a")) == (4, 4, 3)
+    assert (incarnation, core.meta.replica_incarnation("a"), core.meta.producer_incarnation("a")) == (
+        first + 3,
+        first + 3,
+        first + 2,
+    )
     assert core.meta.producer_incarnation("nobody") == 0
     with pytest.raises(InvalidEvent):
         core.meta.open_producer("")
+
+
+def test_a_broker_that_came_back_without_its_log_gives_no_incarnation_twice() -> None:
+    before = registry()
+    write(before, before.meta.open_producer("a")[0])
+    after = registry(machine=Machine(clock_s=CLOCK_S + 1.0))
+    assert after.meta.open_producer("a")[1] > before.meta.producer_incarnation("a")
 
 
 def test_a_table_is_created_once_and_altered_by_asking() -> None:
@@ -132,7 +144,7 @@ def test_producer_names_that_no_partition_knows_are_forgotten() -> None:
     for name in ("kept", "gone"):
         write(core, core.meta.open_producer(name)[0])
     write(core, core.meta.forget_producers({"kept"}))
-    assert core.meta.producer_incarnation("gone") == 0 and core.meta.producer_incarnation("kept") == 1
+    assert core.meta.producer_incarnation("gone") == 0 and core.meta.producer_incarnation("kept") == core.epoch + 1
     assert core.meta.forget_producers({"kept"}) is None
 
 

@@ -215,3 +215,21 @@ def wait_for_child(child: int, timeout: float = 10.0) -> int:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     raise AssertionError("the child hung")
+
+
+def test_a_request_that_nobody_blocks_for_times_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paramstream.transport.link.ASYNC_S", 0.1)
+    answered = threading.Event()
+    outcome: list[ParamstreamError | None] = []
+
+    def done(answer: object, error: ParamstreamError | None) -> None:
+        outcome.append(error)
+        answered.set()
+
+    with BareBroker(lambda message: [Heartbeat(())]) as broker:
+        link = Link([broker.endpoint], Recorder(), hello)
+        link.start(5.0)
+        link.request_async(ListTopics(), list[TopicRecord], done)
+        assert answered.wait(5.0)
+        link.close(1.0)
+    assert isinstance(outcome[0], ParamstreamTimeout) and "ListTopics" in str(outcome[0])
