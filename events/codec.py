@@ -13,7 +13,7 @@ includes the first. Every length is checked against the frame and the limits bef
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -41,6 +41,7 @@ _STAMP_AT = 28
 _POSITION = struct.Struct("<Q")
 _POSITION_AT = 32
 _CHECKSUM = struct.Struct("<Q")
+_BODY_CHECKSUM_AT = 48
 _CHECKSUM_AT = 56
 PREFIX_BYTES = _PREFIX.size
 assert PREFIX_BYTES == 64
@@ -136,6 +137,34 @@ def encode_event(
 
     Raises `InvalidEvent` where the frame would be larger than `limit` bytes.
     """
+    # Joined rather than filled in: bytes that are about to be written are not set to zero before.
+    frame = bytearray().join(_pieces(partition, head, payload, bulk, limit))
+    _seal(frame)
+    return frame
+
+
+def encode_event_into(
+    memory: Callable[[int], memoryview],
+    partition: PartitionId,
+    head: Head,
+    payload: Payload,
+    bulk: Sequence[Buffer] = (),
+) -> memoryview:
+    """As `encode_event`, made in what `memory` gives: writable bytes, as many as it is asked for."""
+    pieces = _pieces(partition, head, payload, bulk, MAX_EVENT_BYTES)
+    frame = memory(sum(map(len, pieces)))
+    at = 0
+    for piece in pieces:
+        frame[at : at + len(piece)] = piece
+        at += len(piece)
+    _seal(frame)
+    return frame
+
+
+def _pieces(
+    partition: PartitionId, head: Head, payload: Payload, bulk: Sequence[Buffer], limit: int
+) -> tuple[Buffer, ...]:
+    """What a frame is joined from: the prefix without its checksums, head, meta and bulk."""
     kind = KIND_OF[type(payload)]
     head_bytes, meta_bytes = _encoder.encode(head), _encoder.encode(payload)
     bulk_nbytes = sum(len(piece) for piece in bulk)
@@ -146,15 +175,11 @@ def encode_event(
             partition=partition[1],
             remedy="Publish it in smaller pieces",
         )
-    # Joined rather than filled in: bytes that are about to be written are not set to zero before.
-    frame = bytearray().join((bytes(PREFIX_BYTES), head_bytes, meta_bytes, *bulk))
-    body_checksum = checksum(memoryview(frame)[PREFIX_BYTES:])
-    _PREFIX.pack_into(
-        frame, 0, MAGIC, FORMAT, kind, partition[1], partition[0],
-        len(head_bytes), len(meta_bytes), bulk_nbytes, 0, 0, 0, body_checksum, 0,
+    prefix = _PREFIX.pack(
+        MAGIC, FORMAT, kind, partition[1], partition[0],
+        len(head_bytes), len(meta_bytes), bulk_nbytes, 0, 0, 0, 0, 0,
     )  # fmt: skip
-    _seal_prefix(frame)
-    return frame
+    return prefix, head_bytes, meta_bytes, *bulk
 
 
 def stamp_frame(frame: bytearray | memoryview, *, position: int, time: int, nonce: int) -> None:
@@ -256,6 +281,11 @@ def decode_event(data: Buffer) -> EventFrame:
 def _prefix_of(fields: tuple[Kind, int, int, int, int, int, int, int, int, int]) -> Prefix:
     kind, topic, head_nbytes, meta_nbytes, bulk_nbytes, partition, nonce, position, time, _ = fields
     return Prefix(kind, topic, partition, nonce, position, time, PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes)
+
+
+def _seal(frame: bytearray | memoryview) -> None:
+    _CHECKSUM.pack_into(frame, _BODY_CHECKSUM_AT, checksum(memoryview(frame)[PREFIX_BYTES:]))
+    _seal_prefix(frame)
 
 
 def _seal_prefix(frame: bytearray | memoryview) -> None:

@@ -13,7 +13,7 @@ class Send:
     """Put `frame` on the wire; if nothing could be sent, tell the core `unsent(event)`."""
 
     event: Event
-    frame: bytearray
+    frame: bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)

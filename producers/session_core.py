@@ -22,7 +22,7 @@ from ..consistency.epochs import EpochEnds
 from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId
 from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, UnknownTopic
-from ..events.codec import Head, encode_event
+from ..events.codec import Head, encode_event, encode_event_into
 from ..events.kinds import Commit
 from ..transport.messages import (
     Ack,
@@ -36,6 +36,7 @@ from ..transport.messages import (
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
 from .effects import Effect, FencedOut, JoinAgain, Send
+from .frame_memory import KEPT_FROM_BYTES, FrameMemory
 from .outcomes import Outcomes
 from .partition_state import PartitionState
 from .past import Past
@@ -59,6 +60,7 @@ class SessionCore:
         self.outcomes = Outcomes(self._effects)
         self.past = Past()
         self._queue = CallQueue()
+        self._memory = FrameMemory()
         self._busy: set[PartitionId] = set()
         """Partitions with events in flight."""
         self._stale: set[PartitionId] = set()
@@ -398,7 +400,7 @@ class SessionCore:
             source=event.source,
         )
         try:
-            frame = encode_event(partition.id, head, event.payload, event.bulk)
+            frame = self._encode(partition.id, head, event)
         except InvalidEvent as error:
             self._answered(partition, event)
             self._turn_down(event, error)
@@ -408,6 +410,11 @@ class SessionCore:
         event.sends += 1
         event.refused, event.on_wire = False, True
         self._effects.append(Send(event, frame))
+
+    def _encode(self, partition: PartitionId, head: Head, event: Event) -> bytearray | memoryview:
+        if event.nbytes < KEPT_FROM_BYTES:
+            return encode_event(partition, head, event.payload, event.bulk)
+        return encode_event_into(self._memory.take, partition, head, event.payload, event.bulk)
 
     # --- joins ----------------------------------------------------------------------------------------------------------------
 
