@@ -38,6 +38,9 @@ class Load:
         return self.versions * (self.version_bytes + OVERHEAD_BYTES)
 
 
+CAP_BYTES = 256 * MIB
+"""What each process may grow by while one that takes a version a second is sent twenty."""
+
 SHORT = Load(110, MIB, 2.5)
 FULL = Load(500, MIB // 2, 10.0)
 
@@ -146,6 +149,45 @@ def test_a_replica_that_stood_still_catches_up_and_costs_bounded_memory_F04(tmp_
 
 def test_a_replica_that_wants_every_version_is_told_what_the_log_has_no_more(tmp_path: Path) -> None:
     is_told_what_is_gone(tmp_path / "trial", SHORT)
+
+
+def is_too_slow(folder: Path, load: Load, catch_up: str) -> None:
+    """A replica that takes about one version a second; what it costs, and what is left of that when it has caught up."""
+    with ExitStack() as stack:
+        trial = Trial(folder, stack, 4 * load.nbytes, "latest")
+        endpoint = f"ipc://{folder}/b"
+        lazy = stack.enter_context(
+            Child("slow_replica", endpoint, "model", "lazy", catch_up, 1.0, errors=folder / "errors")
+        )
+        assert lazy.read(START_S)["up"]
+        trial.publish(Load(3, load.version_bytes, 0.1))
+        for replica in (*trial.others, lazy):
+            assert trial.reached(replica) == ""
+        processes = {"broker": trial.broker, "lazy": lazy, "other": trial.others[0]}
+        before = {name: child.rss_bytes for name, child in processes.items()}
+        first, last = trial.publish(load)
+        grown = {name: child.rss_bytes - before[name] for name, child in processes.items()}
+        grown["broker"] = trial.peak_rss_bytes - before["broker"]
+        lazy.send("hurry")
+        assert trial.reached(lazy) == ""
+        trial.assert_others_saw_all(first, last)
+        assert trial.digest(lazy) == trial.digest(trial.others[0])
+        seen = lazy.ask("between", 30, first=first, last=last)
+        print(f"{catch_up}: {seen['count']} of {load.versions} versions; grown by (MiB):")
+        print({name: nbytes // MIB for name, nbytes in grown.items()})
+        assert max(grown.values()) < CAP_BYTES
+        assert seen["only_up"]
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_a_replica_that_takes_a_version_a_second_costs_bounded_memory_F04(tmp_path: Path, catch_up: str) -> None:
+    is_too_slow(tmp_path / "trial", Load(40, 4 * MIB, 2.0), catch_up)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_20_versions_of_10_mib_a_second_and_a_replica_that_takes_one_F04(tmp_path: Path, catch_up: str) -> None:
+    is_too_slow(tmp_path / "trial", Load(400, 10 * MIB, 20.0), catch_up)
 
 
 @pytest.mark.slow

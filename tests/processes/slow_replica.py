@@ -1,6 +1,7 @@
-"""A replica that a test stops and lets go on: `python -m processes.slow_replica ENDPOINT TOPIC NAME CATCH_UP`.
+"""A replica that a test stops and lets go on: `python -m processes.slow_replica ENDPOINT TOPIC NAME CATCH_UP [REST_S]`.
 
-It notes each version that it switches to, and how long after its sequencing; it says `up` once its start state is served.
+It notes each version that it switches to, and how long after its sequencing, and rests for `REST_S` seconds after each, in
+which it applies nothing, until it is told to `hurry`. It says `up` once its start state is served.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from .lines import Line, Lines, say
 class Switches:
     """Versions in the order in which they were served, and the staleness of each, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest_s: float) -> None:
         self.seen: list[tuple[int, float]] = []
+        self.rest_s = rest_s
 
     def note(self, info: ps.VersionInfo) -> None:
         self.seen.append((info.version, time.time() - info.time.timestamp()))
+        time.sleep(self.rest_s)
 
     def between(self, first: int, last: int) -> Line:
         """Of versions `first` to `last`: how many were served, whether they only went up, and the median staleness."""
@@ -57,8 +60,8 @@ def waited(replica: ps.Replica, version: int, vector: str, timeout: float) -> st
     return ""
 
 
-def main(endpoint: str, topic: str, name: str, catch_up: str) -> None:
-    switches, lines = Switches(), Lines(0)
+def main(endpoint: str, topic: str, name: str, catch_up: str, rest_s: str = "0") -> None:
+    switches, lines = Switches(float(rest_s)), Lines(0)
     with (
         ps.connect(endpoint, timeout=60) as client,
         client.replica(topic, name=name, catch_up=catch_up, arrays="numpy") as replica,
@@ -72,6 +75,8 @@ def main(endpoint: str, topic: str, name: str, catch_up: str) -> None:
                         say(error=waited(replica, version, vector, within))
                     case {"ask": "between", "first": int(first), "last": int(last)}:
                         say(**switches.between(first, last))
+                    case {"ask": "hurry"}:
+                        switches.rest_s = 0.0
                     case {"ask": "state"}:
                         say(**state_of(replica))
                     case _:

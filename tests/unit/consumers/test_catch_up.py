@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,7 +29,7 @@ def broker() -> FakeBroker:
 
 
 @contextmanager
-def following(broker: FakeBroker, catch_up: str = "latest") -> Iterator[Replica]:
+def following(broker: FakeBroker, catch_up: str = "latest") -> Generator[Replica]:
     """A replica that serves version 1."""
     broker.weights.version(1, tensors(1.0))
     options = {"catch_up": catch_up, "arrays": "numpy", "timeout": 2.0}
