@@ -34,13 +34,17 @@ class Jumps:
         *,
         every_version: bool,
         on_jump: Callable[[PartitionId], None],
+        on_stuck: Callable[[PartitionId, ParamstreamError], None],
     ) -> None:
-        """`on_jump` is told of each partition that goes on by a jump, under the lock of `changed`."""
+        """Told under the lock of `changed`: `on_jump` of each partition that goes on by a jump, `on_stuck` of one that stopped
+        where the log has nothing newer to go on with.
+        """
         self._core = core
         self._applier = applier
         self._changed = changed
         self._on_jump = on_jump
-        self._truncated: set[PartitionId] = set()
+        self._on_stuck = on_stuck
+        self._truncated: dict[PartitionId, LogTruncated] = {}
         self._asked: set[int] = set()
         """Topics whose answer is on its way."""
         self._look_at = 0.0
@@ -61,7 +65,7 @@ class Jumps:
         topic = self._applier.topics[partition[0]]
         if not isinstance(error, LogTruncated) or partition != topic.weight_partition or self.every_version:
             return False
-        self._truncated.add(partition)
+        self._truncated[partition] = error
         self._look_at = 0.0
         return True
 
@@ -100,9 +104,11 @@ class Jumps:
             with self._changed:
                 # What came meanwhile may have closed the gap.
                 if self._would_jump(partition) and at.latest_start > self._core.received(partition):
-                    self._truncated.discard(partition)
+                    self._truncated.pop(partition, None)
                     self.begin(at)
                     self._on_jump(partition)
+                elif partition in self._truncated:
+                    self._on_stuck(partition, self._truncated[partition])
 
         self._asked.add(topic_id)
         self.link.request_async(DescribePartitions(topic_id), list[PartitionRecord], done)

@@ -86,7 +86,14 @@ class ReplicaSink:
         """Told of each such change later, in the link's thread, without the lock."""
         self.fetching: dict[PartitionId, int] = {}
         """The commit of a version that is fetched once more, to be served next. Replaced as a whole."""
-        self.jumps = Jumps(core, applier, self.changed, every_version=every_version, on_jump=self._goes_on)
+        self.jumps = Jumps(
+            core,
+            applier,
+            self.changed,
+            every_version=every_version,
+            on_jump=self._goes_on,
+            on_stuck=self._stands_still,
+        )
         self._switched: deque[VersionInfo] = deque()
         self._broker = ""
         self._dirty = False
@@ -197,6 +204,11 @@ class ReplicaSink:
         """Under the lock: a jump leads on from where the partition stood; its lease is wanted soon."""
         self.stopped = {p: error for p, error in self.stopped.items() if p != partition}
         self._report_at = 0.0
+
+    def _stands_still(self, partition: PartitionId, error: ParamstreamError) -> None:
+        """Under the lock: nothing newer leads on from where the partition stopped, as far as is known."""
+        self.stopped = {**self.stopped, partition: error}
+        self.changed.notify_all()
 
     def _closed_vector(self) -> VersionVector[int]:
         with self.changed:
