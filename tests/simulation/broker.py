@@ -12,6 +12,7 @@ from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.consistency.vector import PartitionId
+from paramstream.errors import OutcomeUnknown
 from paramstream.events.codec import decode_event
 from paramstream.transport.messages import (
     Credit,
@@ -135,12 +136,15 @@ class SimBroker:
         connection.has_joined = True
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in join.unconfirmed}
         cores = {partition: owned.core for partition, owned in self.owned.items()}
-        joined = Joined(
-            tuple(
-                core.join(join.name, join.incarnation, unconfirmed.get(p), connection.serial)
-                for p, core in cores.items()
+        try:
+            joined = Joined(
+                tuple(
+                    core.join(join.name, join.incarnation, unconfirmed.get(p), connection.serial)
+                    for p, core in cores.items()
+                )
             )
-        )
+        except OutcomeUnknown:
+            return  # over a connection that the session has left: nobody takes the answer
         needs = {partition: core.answers_wait_for for partition, core in cores.items()}
         self._waiting.append((needs, lambda: connection.answer(Told(join, joined))))
         self._give_answers()

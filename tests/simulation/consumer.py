@@ -10,14 +10,14 @@ from typing import Any
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
 from paramstream.consumers.applying import Applier
-from paramstream.consumers.effects import Deliver, Durable, EpochBegan, Refetched, Step, Stopped, Undo
+from paramstream.consumers.effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from paramstream.consumers.feed import Feed
 from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.consumers.versions import Missing
 from paramstream.errors import OutcomeUnknown, ParamstreamError
-from paramstream.events.codec import Buffer, decode_event
+from paramstream.events.codec import Buffer, decode_event, decode_vector
 from paramstream.tiers.store import TieredStore
-from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat, Message, Welcome
+from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat, Message, PartitionRecord, Welcome
 
 from .network import Connection, FetchedFrames, Item
 from .topics import SimTopic
@@ -77,7 +77,9 @@ class SimConsumer:
         """What has come of each partition and waits: each has its own delays, as if it came from a broker of its own."""
         self.undone: list[Deliver | EpochBegan] = []
         """What was applied and taken back."""
+        self.jumps = 0
         self._at: dict[PartitionId, int] = dict.fromkeys(self.follows, 0)
+        """What is applied, or passed by a jump."""
 
     # --- its end of a connection ------------------------------------------------------------------------------------------
 
@@ -120,6 +122,17 @@ class SimConsumer:
     def tick(self, now: float) -> None:
         self.feed.tick(now)
 
+    def jump(self, at: PartitionRecord) -> bool:
+        """The owner has said where the newest version stands: go on with that one, if it lies ahead."""
+        partition = at.topic, at.partition
+        if at.latest_start <= self.core.received(partition) or self.core.jumping_to(partition) is not None:
+            return False
+        target = max(at.latest, at.latest_start)
+        self.core.jump(partition, at.latest_start, target, decode_vector(at.context), at.ends)
+        self.feed.run()
+        self.jumps += 1
+        return True
+
     def read(self) -> tuple[VersionVector[int], frozenset[Part]]:
         """(the closed vector, the writes whose values its user sees)."""
         writes = {
@@ -148,6 +161,10 @@ class SimConsumer:
             case Deliver():
                 position = step.frame.position
                 self._must(position == at + 1, f"{step.partition} went from {at:x} to {position:x}")
+                if step.passed:
+                    # Nobody sees it; what it rests on is asked of the jump's target.
+                    self._at[step.partition] = position
+                    return
                 vectors = [step.stamp.own, step.stamp.observed if self.ordering is Ordering.CAUSAL else EMPTY]
                 for other, needed in (item for vector in vectors for item in vector.items()):
                     if other in self._at and other != step.partition:
@@ -167,8 +184,9 @@ class SimConsumer:
                 ]
                 self.undone += gone
                 self.applied = [line for line in self.applied if line not in gone]
-            case _:
-                raise AssertionError(f"nobody asked for {step}")
+            case Jump():
+                self._must(step.start > at, f"{step.partition} jumped back from {at:x} to {step.start:x}")
+                self._at[step.partition] = step.start
 
     def _must(self, holds: bool, problem: str) -> None:
         if not holds:
@@ -194,8 +212,8 @@ class SimSink:
                 applier.began(step.partition, step.position, step.time)
             case Undo():
                 applier.undo(step.partition, step.end)
-            case _:
-                raise AssertionError(f"nobody asked for {step}")
+            case Jump():
+                applier.jump(step)
         consumer.core.confirm(step)
         consumer.record(step)
 

@@ -65,7 +65,7 @@ class CoreWorld:
         """Each step is one act of somebody, or a fault; and then everything under way moves on a little, or does not."""
         acts: list[tuple[Callable[[], None], float]] = [
             (self._call, 60), (self._publish, 6), (self._sync, 8), (self._beat, 8), (self._stall, 8), (self._fill_pipes, 2),
-            (self._reset, 2), (self._end_broker, 3), (self._crash_producer, 1),
+            (self._reset, 2), (self._end_broker, 3), (self._crash_producer, 1), (self._jump, 6),
         ]  # fmt: skip
         # Each world has its own climate: some faults never, some often.
         weights = [weight * self.random.choice([0.0, 0.5, 1.0, 1.0, 4.0]) for _, weight in acts[1:]]
@@ -263,6 +263,15 @@ class CoreWorld:
         consumer = self.random.choice(self.consumers)
         partition = self.random.choice(consumer.follows)
         self._stalled[consumer.name, partition] = self.now + self.random.uniform(0.0, 2.0)
+
+    def _jump(self) -> None:
+        """Somebody who is behind the newest version passes what lies between."""
+        consumer = self.random.choice(self.consumers)
+        for topic in self.topics:
+            if self.broker is not None and topic.weights in consumer.follows and consumer.link.connected:
+                at = self.broker.owned[topic.weights].core.describe(0, int(self.now * 1e9))
+                if consumer.jump(at):
+                    self._note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
 
     def _answer_fetch(self, connection: Connection, fetch: Fetch) -> None:
         assert self.broker is not None

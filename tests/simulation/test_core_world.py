@@ -52,14 +52,15 @@ def test_the_same_seed_gives_the_same_story() -> None:
 
 def test_the_worlds_are_hostile() -> None:
     """What the checks are there for does happen: undos, losses, refusals, and calls that go through all the same."""
-    undone, outcomes = 0, set[str]()
+    undone, jumps, outcomes = 0, 0, set[str]()
     for seed in range(HOSTILE_SEEDS):
         with a_world(seed) as world:
             world.run()
             world.heal()
             undone += sum(len(consumer.undone) for consumer in world.consumers)
+            jumps += sum(consumer.jumps for consumer in world.consumers)
             outcomes.update(*(made.outcomes for producer in world.producers for made in producer.made))
-    assert undone > 20
+    assert undone > 20 and jumps > 5
     assert {"durable", "lost", "refused", "accepted"} <= outcomes
 
 
