@@ -81,6 +81,7 @@ class Calls:
         self._reports: dict[str, tuple[float, Report]] = {}
         self._opened: dict[str, float] = {}
         """Producer names that were opened lately, with when: their first join may be on its way."""
+        self._began = time.monotonic()
 
     @property
     def meta(self) -> MetaState:
@@ -169,6 +170,9 @@ class Calls:
     def forget_names(self, live: Iterable[str]) -> None:
         """Drop from `__meta` the producer names that no partition knows any more and no `live` session has."""
         before = time.monotonic() - REMEMBER_S
+        if before < self._began:
+            # Sessions of the start before may be on their way back; under "none" no partition knows their names.
+            return
         self._opened = {name: at for name, at in self._opened.items() if at > before}
         known = {
             *live,
