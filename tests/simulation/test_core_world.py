@@ -113,3 +113,17 @@ def test_seen_events_that_are_sent_again_are_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(partition, "may_resend", always)
     assert finds("it stands")
+
+
+def test_what_is_passed_and_counted_late_leaves_consumers_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(gate: Gate, at: PartitionId, position: int) -> None:
+        """It counts when the target of the jump is applied."""
+
+    monkeypatch.setattr(Gate, "passed", nothing)
+
+    def is_stuck(seed: int) -> bool:
+        with a_world(seed) as world:
+            world.run()
+            return not world.heal()
+
+    assert any(is_stuck(seed) for seed in range(BROKEN_SEEDS))
