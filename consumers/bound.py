@@ -24,8 +24,9 @@ import torch
 
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, VersionNotHeld
 from ..events.arrays import as_torch
+from .casting import Cast
 from .gap import Gap
-from .matching import Match, Rename, SwapReport, match
+from .matching import Match, Rename, SwapReport, Target, match
 from .versions import Sealed
 from .views import Weights
 
@@ -49,17 +50,28 @@ class Bound:
     """Made by `Replica.bind`. Thread-safe. Do not call the module from a thread that one of its own forwards waits for."""
 
     def __init__(
-        self, module: torch.nn.Module, served: TopicView, *, rename: Rename | None, strict: bool, follow: bool
+        self,
+        module: torch.nn.Module,
+        served: TopicView,
+        *,
+        rename: Rename | None,
+        strict: bool,
+        cast: Cast,
+        follow: bool,
     ) -> None:
         """Takes the version served, if there is one. With `follow` the caller then calls `refresh` after each change of it."""
         self.topic = served.topic
         self._served = served
         self._rename = rename
         self._strict = strict
+        self._cast: Cast = cast
         self._targets = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)
         }
-        self._shapes = {name: tuple(target.shape) for name, target in self._targets.items()}
+        self._takes = {
+            name: Target(str(target.dtype).removeprefix("torch."), tuple(target.shape))
+            for name, target in self._targets.items()
+        }
         self._gap = Gap()
         self._changed = self._gap.changed
         self._one_switch = threading.Lock()
@@ -219,7 +231,7 @@ class Bound:
     def _propose(self, sealed: Sealed) -> None:
         """`sealed`, whose reference is taken over, is due from now on; or does not fit, and is turned down at once."""
         self._seen = sealed
-        fit = match(sealed, self._shapes, self._rename, self._strict, self.topic)
+        fit = match(sealed, self._takes, self._rename, self._strict, self._cast, self.topic)
         self.error = fit.error
         if fit.error is None:
             self._drop_due()

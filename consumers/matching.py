@@ -1,4 +1,4 @@
-"""Which tensor of a version goes where in a module: names, renamed or not, and shapes. Knows no torch."""
+"""Which tensor of a version goes where in a module: names, renamed or not, shapes and dtypes. Knows no torch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import ParamstreamError, SchemaMismatch
+from ..events.kinds import TensorSpec
+from .casting import Cast, may_cast
 from .versions import Sealed
 
 Rename = Mapping[str, str] | Callable[[str], str]
 """Name in the stream → name in the module. A mapping leaves names that it does not have as they are."""
 
-Shape = tuple[int, ...]
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a tensor of the module takes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def problem(self, spec: TensorSpec, cast: Cast) -> str:
+        """Why it does not take a tensor of the version, with both sides; empty where it does."""
+        if self.shape != spec.shape:
+            return f"{self.shape} here, {spec.shape} there"
+        if not may_cast(spec.dtype, self.dtype, cast):
+            return f"{self.dtype} here, {spec.dtype} there"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +43,8 @@ class SwapReport:
     """Names of the version that the module lacks, as the stream has them."""
     missing: tuple[str, ...]
     """Names of the module that the version lacks."""
-    misshapen: tuple[str, ...]
-    """Names of the module whose shape is another one than the version's, with both."""
+    unfit: tuple[str, ...]
+    """Names of the module whose shape, or dtype, is another one than the version's, with both."""
 
     def __str__(self) -> str:
         return "; ".join([f"{self.applied} of {self.of} applied", *self.problems()])
@@ -37,21 +53,23 @@ class SwapReport:
         lists = (
             ("the version lacks", self.missing),
             ("the module lacks", self.unmatched),
-            ("other shapes", self.misshapen),
+            ("other shapes or dtypes", self.unfit),
         )
         return [f"{what}: {', '.join(names)}" for what, names in lists if names]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`pairs`: name in the module → name in the stream, of the same shape. With an `error` none of them may be applied."""
+    """`pairs`: name in the module → name in the stream, which fits. With an `error` none of them may be applied."""
 
     pairs: Mapping[str, str]
     report: SwapReport
     error: ParamstreamError | None
 
 
-def match(sealed: Sealed, targets: Mapping[str, Shape], rename: Rename | None, strict: bool, topic: str) -> Match:
+def match(
+    sealed: Sealed, targets: Mapping[str, Target], rename: Rename | None, strict: bool, cast: Cast, topic: str
+) -> Match:
     """How `sealed` fits onto the tensors `targets`. Not strict, what fits is taken, but something must."""
     try:
         homes = {name: _renamed(name, rename) for name in sealed.specs}
@@ -62,21 +80,19 @@ def match(sealed: Sealed, targets: Mapping[str, Shape], rename: Rename | None, s
         if home in taken:
             return _failed(sealed, f"`rename` gives {taken[home]!r} and {name!r} the same name {home!r}", topic)
         taken[home] = name
-    shapes = {home: sealed.specs[name].shape for home, name in taken.items()}
-    pairs = {home: taken[home] for home, shape in targets.items() if shapes.get(home) == shape}
+    unfit = {
+        home: why
+        for home, name in taken.items()
+        if home in targets and (why := targets[home].problem(sealed.specs[name], cast))
+    }
+    pairs = {home: taken[home] for home in targets if home in taken and home not in unfit}
     report = SwapReport(
         version=sealed.version,
         applied=len(pairs),
         of=len(homes),
         unmatched=tuple(sorted(_shown(name, home) for name, home in homes.items() if home not in targets)),
-        missing=tuple(sorted(targets.keys() - shapes.keys())),
-        misshapen=tuple(
-            sorted(
-                f"{home}: {shape} here, {shapes[home]} there"
-                for home, shape in targets.items()
-                if shapes.get(home, shape) != shape
-            )
-        ),
+        missing=tuple(sorted(targets.keys() - taken.keys())),
+        unfit=tuple(f"{home}: {unfit[home]}" for home in sorted(unfit)),
     )
     problems = report.problems()
     if not problems or (not strict and pairs):
@@ -85,7 +101,9 @@ def match(sealed: Sealed, targets: Mapping[str, Shape], rename: Rename | None, s
         f"the module does not match the version: {'; '.join(problems)}",
         topic=topic,
         version=sealed.version,
-        remedy="Bind with rename=, a module with the same names and shapes, or strict=False for what does match",
+        item=next(iter(sorted(unfit)), None),
+        remedy="Bind with rename=, a module of the same names, shapes and dtypes, cast= for other dtypes, "
+        "or strict=False for what does match",
     )
     return Match({}, _nothing_of(report), error)
 
@@ -101,7 +119,7 @@ def _shown(name: str, home: str) -> str:
 
 
 def _nothing_of(report: SwapReport) -> SwapReport:
-    return SwapReport(report.version, 0, report.of, report.unmatched, report.missing, report.misshapen)
+    return SwapReport(report.version, 0, report.of, report.unmatched, report.missing, report.unfit)
 
 
 def _failed(sealed: Sealed, problem: str, topic: str) -> Match:

@@ -36,6 +36,7 @@ from ..tiers.store import TieredStore
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Hello, OpenReplica
 from .applying import Applier, TopicState
+from .casting import Cast
 from .effects import Step
 from .feed import Feed
 from .links import MakeLink
@@ -187,16 +188,21 @@ class Replica:
         strict: bool = True,
         topic: str | None = None,
         follow: bool = True,
+        cast: Cast = "none",
     ) -> Bound:
         """Keep `module` at the version served: parameters and buffers are overwritten in place, between forwards.
 
         With a version served already, the module has it when this returns. `rename` gives the module's name for a name of the
-        stream: a mapping, or a function that must be quick. `strict`: names and shapes must then be those of the version, else
-        `SchemaMismatch` lists what does not match; not strict, what matches is taken, if anything does. A later version that
-        does not match is not taken: `bound.error` and the status say why, `bound.report` how much fits. Dtypes are converted.
+        stream: a mapping, or a function that must be quick. `strict`: names, shapes and dtypes must then be those of the version,
+        else `SchemaMismatch` lists what does not match; not strict, what matches is taken, if anything does. A later version
+        that does not match is not taken: `bound.error` and the status say why, `bound.report` how much fits. Values are converted
+        only where `cast` says so: "exact" to dtypes that hold each value of the version's dtype, "lossy" to any, as torch rounds.
         With `follow=False` further versions are taken by `bound.switch` only.
         """
         from .bound import Bound, TopicView
+
+        if cast not in ("none", "exact", "lossy"):
+            raise InvalidEvent(f"cast={cast!r} is neither 'none', 'exact' nor 'lossy'")
 
         name = self._topic(topic).record.name
 
@@ -208,7 +214,7 @@ class Replica:
             return found
 
         view = TopicView(name, lambda: self._topic(name).served, find, lambda sealed: self._view(name, sealed))
-        bound = Bound(module, view, rename=rename, strict=strict, follow=follow)
+        bound = Bound(module, view, rename=rename, strict=strict, cast=cast, follow=follow)
         if bound.error is not None:
             bound.close()
             raise bound.error
