@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from ..client import connect
+from ..consistency.position import show
 from ..consumers.version_info import VersionInfo
 from ..tiers.sizes import size_text
 from .options import add_connect, add_json, add_topic
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         [
             (
                 version.version,
-                version.position,
+                show(version.position),
                 version.time.isoformat(timespec="milliseconds"),
                 version.tensors,
                 size_text(version.bytes),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..consistency.position import show
 from ..transport.messages import VersionRecord
 from .versions import Sealed
 
@@ -15,8 +14,8 @@ class VersionInfo:
     """A sealed version of a topic's weights."""
 
     version: int
-    position: str
-    """Of its commit, `epoch:offset`."""
+    position: int
+    """Of its commit, in the topic's weight partition."""
     time: datetime
     """When the commit was sequenced."""
     tensors: int
@@ -30,7 +29,7 @@ class VersionInfo:
         """What the topic's owner says."""
         return cls(
             version=record.version,
-            position=show(record.position),
+            position=record.position,
             time=_moment(record.time),
             tensors=record.tensors,
             bytes=record.nbytes,
@@ -43,7 +42,7 @@ class VersionInfo:
         """What a replica holds."""
         return cls(
             version=sealed.version,
-            position=show(sealed.position),
+            position=sealed.position,
             time=_moment(sealed.time),
             tensors=len(sealed.specs),
             bytes=sum(spec.nbytes for spec in sealed.specs.values() if not spec.tied_to),

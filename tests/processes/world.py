@@ -209,7 +209,7 @@ class World:
         marks = receipt.positions
         assert len(marks) == STATE_PARTITIONS
         last = self.client.versions(TOPIC)[-1].position
-        return marks.merge(ps.VersionVector.parse(f"{TOPIC}/{STATE_PARTITIONS}={last}"))
+        return marks.merge({(TOPIC, STATE_PARTITIONS): last})
 
     def _digest_of(self, name: str, until: ps.VersionVector[str]) -> str:
         waited = self.children[name].ask("wait", 2 * END_S, vector=str(until), within=END_S)
