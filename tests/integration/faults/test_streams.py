@@ -270,7 +270,7 @@ def test_versions_and_replicas_are_told_as_they_are(client: ps.Client, publisher
     one, two = client.versions("model")
     assert (one.version, one.tensors, one.bytes, one.digest, one.restorable) == (1, 1, 24, digest_of(W), True)
     assert two.version == 2 and one.time <= two.time and abs(one.time.timestamp() - time.time()) < 60
-    assert ps.VersionVector.parse(f"model/1={one.position}") == first.positions
+    assert ps.VersionVector({("model", 1): one.position}) == first.positions
     with client.replica("model", name="reader"), client.replica("model"):
         eventually(lambda: [each.version for each in client.replicas("model")] == [2, 2])
         reader = next(each for each in client.replicas("model") if each.name == "reader")

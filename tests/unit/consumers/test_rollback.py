@@ -10,6 +10,7 @@ import torch
 
 import paramstream as ps
 from feeding.fakes import FakeBroker
+from paramstream.consistency.position import position
 from paramstream.consumers.replica import Replica
 
 KEPT = 3
@@ -113,7 +114,7 @@ def test_every_switch_is_told_in_order_and_what_a_listener_raises_ends_nothing(
     publish(broker, 1, 2, 3)
     assert [info.version for info in told] == seen == [1, 2, 3]
     assert (told[0].tensors, told[0].bytes) == (1, 32) and len(told[0].digest) == 32
-    assert told[2].position == "5:9" and told[2].time.tzinfo is not None
+    assert told[2].position == position(5, 9) and told[2].time.tzinfo is not None
     assert replica.status().last_error == "on_switch of version 2: ValueError: no room for 2"
     replica.rollback(2)
     assert len(told) == 3, "the caller's thread is not the replica's"
