@@ -7,7 +7,7 @@ it stands in `Waiting`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import getrandbits
 from typing import Any
@@ -203,14 +203,20 @@ class Calls:
 
     def _create_table(self, call: CreateTable, answer: Answer) -> None:
         topic = self._topic(call.topic)
+        name, partitions = call.table.table, [(topic.id, number) for number in range(topic.partitions)]
+        if any(self._partitions.owned[each].core.table(name) != call.table for each in partitions):
+            # A call before may have failed half way: the same one again fills in what is missing.
+            call = msgspec.structs.replace(call, exist_ok=True)
         needs = self._written(self.meta.create_table(call))
-        for number in range(topic.partitions):
-            partition = (topic.id, number)
-            owned = self._healthy(partition)
-            if owned.core.table(call.table.table) == call.table:
+        for partition in partitions:
+            owned = self._partitions.owned[partition]
+            if owned.core.table(name) == call.table:
                 needs[partition] = owned.core.sequenced
-            else:
+            elif owned.error is None:
                 needs[partition] = self._write(partition, call.table, ())
+        stopped = {p: error for p in partitions if (error := self._partitions.owned[p].error) is not None}
+        if stopped:
+            raise _undefined(topic, name, stopped)
         self._when(needs, lambda: answer(None))
 
     # --- names and joins ----------------------------------------------------------------------------------------------------
@@ -303,3 +309,16 @@ class Calls:
     def _is_durable(self, partition: PartitionId, position: int) -> bool:
         owned = self._partitions.owned.get(partition)
         return owned is None or owned.core.durable >= position
+
+
+def _undefined(topic: TopicRecord, table: str, stopped: Mapping[PartitionId, ParamstreamError]) -> ParamstreamError:
+    """Of the kind of the first one's error, naming all partitions that lack the table."""
+    (_, number), first = next(iter(stopped.items()))
+    numbers = ", ".join(str(each) for _, each in stopped)
+    return type(first)(
+        f"state partitions {numbers} lack the table, the others have it: {first.problem}",
+        topic=topic.name,
+        partition=number,
+        item=table,
+        remedy="Create it again once they take events: what is missing is filled in",
+    )

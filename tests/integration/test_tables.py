@@ -1,0 +1,41 @@
+"""Definitions of tables stand in every state partition, or the error says which ones lack it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paramstream as ps
+
+
+def owned_of(broker: ps.Broker, topic: int) -> dict[int, Any]:
+    """What the broker has of the topic's partitions, by number."""
+    return {number: owned for (of, number), owned in vars(broker)["_partitions"].owned.items() if of == topic}
+
+
+def test_a_table_that_some_partitions_lack_is_named_with_them_and_filled_in_by_the_next_call(
+    broker: ps.Broker, client: ps.Client
+) -> None:
+    topic = client.create_topic("model", partitions=4)
+    partitions = owned_of(broker, topic.id)
+    for number in (1, 3):
+        partitions[number].error = ps.StorageFull("its disk is full", partition=number)
+    with pytest.raises(ps.StorageFull, match="state partitions 1, 3 lack the table") as lacking:
+        client.create_table("model", "rows", dim=2)
+    assert (lacking.value.topic, lacking.value.item, lacking.value.partition) == ("model", "rows", 1)
+    assert [partitions[number].core.table("rows") is not None for number in range(4)] == [True, False, True, False]
+    for number in (1, 3):
+        partitions[number].error = None
+    # Another definition is refused all the same.
+    with pytest.raises(ps.TopicExists):
+        client.create_table("model", "rows", dim=3)
+    client.create_table("model", "rows", dim=2)
+    assert all(partitions[number].core.table("rows") is not None for number in range(4))
+    with pytest.raises(ps.TopicExists):
+        client.create_table("model", "rows", dim=2)
+    keys = np.arange(64)
+    client.publisher("model", producer="trainer").publish_rows(
+        "rows", keys, np.ones((64, 2), np.float32)
+    ).durable.result(10)
