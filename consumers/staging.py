@@ -1,4 +1,4 @@
-"""What of the weights has come and is not sealed: chunks as received, and parts.
+"""What of the weights has come and is not sealed: chunks, in their place or as received, and parts.
 
 Chunks and parts only stage. A part ends with a commit of its version or a higher one, or with a rewind; it comes back if that
 commit is lost. A chunk's bytes are only a cache of the log: dropped when memory is short, and when a commit has used them.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..errors import StorageFull
 from ..events.codec import EventFrame
-from ..events.kinds import Chunk, Commit, Part, PartRef
+from ..events.kinds import Chunk, Commit, Part, PartRef, Segment
+from ..tiers.dense import Extent, lay_out
 from ..tiers.store import TieredStore
+from .early import EarlySlot
 
 Writer = tuple[str, int]
 """(producer, incarnation): sequences count within one."""
@@ -26,8 +28,35 @@ class StagedChunk:
     sequence: int
     position: int
     version: int
-    frame: EventFrame | None
-    """None where its bytes were dropped: the log has them."""
+    segments: tuple[Segment, ...]
+    frame: EventFrame | None = None
+    """As it was received, where its bytes are held so."""
+    early: EarlySlot | None = None
+    """Where its bytes were put in place."""
+
+    @classmethod
+    def of(cls, frame: EventFrame) -> StagedChunk:
+        """A chunk without its bytes."""
+        assert isinstance(frame.payload, Chunk)
+        head, payload = frame.head, frame.payload
+        writer = (head.producer, head.incarnation)
+        return cls(writer, head.sequence, frame.position, payload.version, payload.segments)
+
+    @property
+    def is_held(self) -> bool:
+        """Its bytes are here; otherwise they were dropped, and the log has them."""
+        return self.frame is not None or (self.early is not None and not self.early.is_gone)
+
+    def pieces(self) -> Iterator[tuple[Segment, memoryview]]:
+        """Each segment with its bytes, which are held."""
+        at = 0
+        for segment in self.segments:
+            if self.frame is not None:
+                yield segment, self.frame.bulk[at : at + segment.nbytes]
+            else:
+                assert self.early is not None
+                yield segment, self.early.view(segment)
+            at += segment.nbytes
 
 
 @dataclass(slots=True)
@@ -54,21 +83,56 @@ class Staging:
         self._chunks: dict[Writer, dict[int, StagedChunk]] = {}
         self._parts: dict[PartRef, StagedPart] = {}
         self._ended: deque[_Ended] = deque()
+        self._early: EarlySlot | None = None
+        self._expected: dict[str, Extent] = {}
+        self._expected_nbytes = 0
+        self._no_room_for: int | None = None
+        """A version that found no room for a slot of its own before its commit."""
+
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """The next version will have these tensors (name → bytes, tied ones left out), as far as anybody knows."""
+        self._expected, self._expected_nbytes = lay_out(sizes)
+        self._no_room_for = None
 
     def stage_chunk(self, frame: EventFrame) -> None:
         """Keep a chunk; where the budget has no room, only where it stands."""
-        assert isinstance(frame.payload, Chunk)
-        writer = (frame.head.producer, frame.head.incarnation)
-        chunk = StagedChunk(writer, frame.head.sequence, frame.position, frame.payload.version, frame)
-        try:
-            self._store.charge_staging(frame.nbytes)
-        except StorageFull:
-            chunk.frame = None
-        known = self._chunks.setdefault(writer, {})
+        chunk = StagedChunk.of(frame)
+        early = self._early_for(chunk.version)
+        if early is not None and early.place(chunk.segments, frame.bulk):
+            chunk.early = early
+        else:
+            try:
+                self._store.charge_staging(frame.nbytes)
+                chunk.frame = frame
+            except StorageFull:
+                pass
+        known = self._chunks.setdefault(chunk.writer, {})
         before = known.get(chunk.sequence)
         if before is not None:
             self._drop_bytes(before)
         known[chunk.sequence] = chunk
+
+    def early(self, version: int, sizes: Mapping[str, int]) -> EarlySlot | None:
+        """What was put in place of a version, if that is laid out as these tensors are. The caller seals it or gives it up."""
+        early = self._early
+        if early is None or early.version != version or not early.fits(sizes):
+            return None
+        self._early = None
+        return early
+
+    def _early_for(self, version: int) -> EarlySlot | None:
+        """There is one at a time, for the version whose chunk came first."""
+        if self._early is None and self._expected and version != self._no_room_for:
+            try:
+                self._early = EarlySlot(version, self._expected, self._store.allocate(self._expected_nbytes))
+            except StorageFull:
+                self._no_room_for = version
+        return self._early if self._early is not None and self._early.version == version else None
+
+    def _give_up_early(self) -> None:
+        if self._early is not None:
+            self._early.give_up()
+            self._early = None
 
     def stage_part(self, frame: EventFrame) -> None:
         assert isinstance(frame.payload, Part)
@@ -90,6 +154,8 @@ class Staging:
             del self._parts[held.ref]
         chunks = self._take(lambda chunk: commit.rewind or chunk.version <= commit.version)
         self._ended.append(_Ended(position, parts, chunks))
+        if self._early is not None and (commit.rewind or self._early.version <= commit.version):
+            self._give_up_early()
 
     def settle(self, durable: int) -> None:
         """A commit up to `durable` can no longer be lost: the parts that it ended are forgotten with their chunks."""
@@ -98,6 +164,8 @@ class Staging:
 
     def undo(self, end: int) -> None:
         """What stands above `end` is lost; parts that a lost commit ended are open again."""
+        # It may hold what is lost, and what comes instead of that begins anew.
+        self._give_up_early()
         while self._ended and self._ended[-1].position > end:
             ended = self._ended.pop()
             self._parts.update((held.ref, held) for held in ended.parts)
@@ -111,6 +179,7 @@ class Staging:
         """Give the memory of all chunks back: the log has them."""
         for chunk in self._all_chunks():
             self._drop_bytes(chunk)
+        self._give_up_early()
 
     def oldest_open(self) -> int | None:
         """The position of the first chunk or part that a later commit may need."""
@@ -120,6 +189,7 @@ class Staging:
 
     def clear(self) -> None:
         self._take(lambda _: True)
+        self._give_up_early()
         self._parts.clear()
         self._ended.clear()
 
@@ -139,6 +209,7 @@ class Staging:
         if chunk.frame is not None:
             self._store.refund_staging(chunk.frame.nbytes)
             chunk.frame = None
+        chunk.early = None
 
     def _all_chunks(self) -> Iterator[StagedChunk]:
         for known in self._chunks.values():

@@ -13,10 +13,11 @@ from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame, decode_vector
 from ..events.digest import tensor_digest, version_digest
-from ..events.kinds import Chunk, Commit, TensorSpec
+from ..events.kinds import Chunk, Commit, Segment, TensorSpec
 from ..tiers.arena import Slot
 from ..tiers.dense import DenseVersion, Extent, lay_out
 from ..tiers.store import TieredStore
+from .early import EarlySlot
 from .staging import StagedChunk, StagedPart, Staging, Writer, within
 
 
@@ -70,37 +71,38 @@ class Missing(Exception):
 class Assembly:
     """A version on its way into its slot. Chunks may be fed in any order; only `finish` makes it a version."""
 
-    def __init__(self, frame: EventFrame, parts: list[StagedPart], ties: Mapping[str, str], slot: Slot) -> None:
+    def __init__(self, frame: EventFrame, parts: list[StagedPart], plan: Plan, slot: Slot | EarlySlot) -> None:
+        """`slot`: its own from here on, empty or with chunks that were put in place before."""
         assert isinstance(frame.payload, Commit)
         self.frame = frame
         self.commit = frame.payload
         self.parts = parts
-        self.slot = slot
-        self.specs, self.extents, _ = plan(parts, ties)
+        self._early = slot if isinstance(slot, EarlySlot) else None
+        self.slot = slot.slot if isinstance(slot, EarlySlot) else slot
+        self.specs = plan.specs
+        self.extents = plan.extents if self._early is None else plan.laid_out_as(self._early.extents)
         self._wanted: dict[Writer, dict[str, TensorSpec]] = {}
         for staged in parts:
             names = self._wanted.setdefault((staged.ref.producer, staged.ref.incarnation), {})
             names.update({spec.name: spec for spec in staged.part.tensors if not spec.tied_to and spec.nbytes})
         self._covered: dict[str, int] = dict.fromkeys((n for names in self._wanted.values() for n in names), 0)
+        self._copied: set[str] = set()
+        """Tensors of which something was not in its place before: their digests are made anew."""
         self._fed: set[tuple[Writer, int]] = set()
         self.first = min(staged.position for staged in parts)
 
-    def feed(self, frame: EventFrame) -> None:
-        """Copy what the chunk in `frame` holds of this version; anything else is passed over."""
-        writer, sequence = (frame.head.producer, frame.head.incarnation), frame.head.sequence
-        names = self._wanted.get(writer)
-        if names is None or not isinstance(frame.payload, Chunk) or (writer, sequence) in self._fed:
+    def feed(self, chunk: StagedChunk) -> None:
+        """Take what a chunk, whose bytes are held, has of this version; anything else is passed over."""
+        names = self._wanted.get(chunk.writer)
+        if names is None or (chunk.writer, chunk.sequence) in self._fed or chunk.version != self.commit.version:
             return
-        if frame.payload.version != self.commit.version:
-            return
-        self._fed.add((writer, sequence))
-        self.first = min(self.first, frame.position)
-        at, buffer = 0, self.slot.buffer
-        for segment in frame.payload.segments:
+        self._fed.add((chunk.writer, chunk.sequence))
+        self.first = min(self.first, chunk.position)
+        is_placed = chunk.early is not None and chunk.early is self._early
+        for segment, data in chunk.pieces():
             spec = names.get(segment.name)
-            if spec is not None and spec.first_chunk <= sequence <= spec.last_chunk:
-                self._copy(spec, segment.offset, frame.bulk[at : at + segment.nbytes], buffer)
-            at += segment.nbytes
+            if spec is not None and spec.first_chunk <= chunk.sequence <= spec.last_chunk:
+                self._take(spec, segment, data, is_placed=is_placed)
 
     def missing(self, staged: list[StagedChunk]) -> int | None:
         """Where to fetch from again: the position before the first chunk that lacks; 0 if nobody knows; None if all is there."""
@@ -110,11 +112,9 @@ class Assembly:
         return min(lacking) - 1 if lacking else 0
 
     def finish(self, vector: VersionVector[int]) -> Sealed:
-        """Prove every digest and seal. Raises `CorruptLog`, after which the slot is released."""
-        buffer = self.slot.buffer
+        """Prove every digest and seal. Raises `CorruptLog`, after which it is to be dropped."""
         for name, spec in self.specs.items():
-            extent = self.extents[name]
-            if tensor_digest(buffer[extent.offset : extent.offset + extent.nbytes]) != spec.digest:
+            if self._digest(spec) != spec.digest:
                 raise self._wrong(f"the bytes of tensor {name!r} do not have the digest that its part names", name)
         listed = {spec.name for staged in self.parts for spec in staged.part.tensors}
         whole = version_digest(self.specs.values())
@@ -123,15 +123,33 @@ class Assembly:
         dense = DenseVersion(
             self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot
         )  # fmt: skip
+        if self._early is not None:
+            self._early.hand_over()
         needs = decode_vector(self.commit.needs)
         return Sealed(dense, self.specs, vector, self.commit.rewind, self.first, self.frame.time, needs)
 
-    def _copy(self, spec: TensorSpec, offset: int, data: memoryview, buffer: memoryview) -> None:
-        if offset + len(data) > spec.nbytes:
+    def drop(self) -> None:
+        """Give the slot back; no version comes of it."""
+        if self._early is not None:
+            self._early.give_up()
+        else:
+            self.slot.release()
+
+    def _take(self, spec: TensorSpec, segment: Segment, data: memoryview, *, is_placed: bool) -> None:
+        if segment.offset + len(data) > spec.nbytes:
             raise self._wrong(f"a chunk reaches past the end of tensor {spec.name!r}", spec.name)
-        start = self.extents[spec.name].offset + offset
-        buffer[start : start + len(data)] = data
+        if not is_placed:
+            start = self.extents[spec.name].offset + segment.offset
+            self.slot.buffer[start : start + len(data)] = data
+            self._copied.add(spec.name)
         self._covered[spec.name] += len(data)
+
+    def _digest(self, spec: TensorSpec) -> bytes:
+        name = spec.tied_to or spec.name
+        if self._early is not None and name in self._early.extents and name not in self._copied:
+            return self._early.digest(name)
+        extent = self.extents[spec.name]
+        return tensor_digest(self.slot.buffer[extent.offset : extent.offset + extent.nbytes])
 
     def _spec(self, name: str) -> TensorSpec:
         return self.specs[name]
@@ -140,26 +158,56 @@ class Assembly:
         return CorruptLog(problem, item=name, position=self.frame.position, version=self.commit.version)
 
 
-def plan(parts: list[StagedPart], ties: Mapping[str, str]) -> tuple[dict[str, TensorSpec], dict[str, Extent], int]:
-    """(specs by name, extents by name, bytes of the slot). Tied names share an extent; ties of the version before that this
-    one leaves out are filled in from `ties` (each name of a tied group → the name that the group is known by).
-    """
-    specs = {spec.name: spec for staged in parts for spec in staged.part.tensors}
-    for name in ties.keys() - specs.keys():
-        present = next((other for other, root in ties.items() if root == ties[name] and other in specs), None)
-        if present is not None:
-            held = specs[present]
-            specs[name] = TensorSpec(
-                name, held.dtype, held.shape, held.digest, held.nbytes, tied_to=held.tied_to or present
-            )
-    extents, nbytes = lay_out({name: spec.nbytes for name, spec in specs.items() if not spec.tied_to})
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a version is made of, and where each tensor goes."""
+
+    specs: Mapping[str, TensorSpec]
+    """By name, tied names too."""
+    extents: Mapping[str, Extent]
+    """Tied names share one."""
+    nbytes: int
+    """What a slot for it takes."""
+
+    @classmethod
+    def of(cls, parts: list[StagedPart], ties: Mapping[str, str]) -> Plan:
+        """Ties of the version before that this one leaves out are filled in from `ties` (each name of a tied group → the name
+        that the group is known by).
+        """
+        specs = {spec.name: spec for staged in parts for spec in staged.part.tensors}
+        for name in ties.keys() - specs.keys():
+            present = next((other for other, root in ties.items() if root == ties[name] and other in specs), None)
+            if present is not None:
+                held = specs[present]
+                specs[name] = TensorSpec(
+                    name, held.dtype, held.shape, held.digest, held.nbytes, tied_to=held.tied_to or present
+                )
+        extents, nbytes = lay_out(_sizes(specs))
+        return cls(specs, _with_ties(extents, specs), nbytes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each tensor that is not tied to another."""
+        return _sizes(self.specs)
+
+    def laid_out_as(self, extents: Mapping[str, Extent]) -> dict[str, Extent]:
+        """The extents of all names, where those that are not tied lie as in `extents`."""
+        return _with_ties(extents, self.specs)
+
+
+def _sizes(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+    return {name: spec.nbytes for name, spec in specs.items() if not spec.tied_to}
+
+
+def _with_ties(extents: Mapping[str, Extent], specs: Mapping[str, TensorSpec]) -> dict[str, Extent]:
+    known = dict(extents)
     for name, spec in specs.items():
         if spec.tied_to:
-            held_extent = extents.get(spec.tied_to)
-            if held_extent is None or held_extent.nbytes != spec.nbytes:
+            held = extents.get(spec.tied_to)
+            if held is None or held.nbytes != spec.nbytes:
                 raise CorruptLog(f"tensor {name!r} is tied to {spec.tied_to!r}, which is not there", item=name)
-            extents[name] = held_extent
-    return specs, extents, nbytes
+            known[name] = held
+    return known
 
 
 class Versions:
@@ -200,8 +248,8 @@ class Versions:
             assembly = self._begin(frame)
         known = [chunk for writer in _writers(assembly.parts) for chunk in self._chunks_of(writer, assembly)]
         for chunk in known:
-            if chunk.frame is not None:
-                assembly.feed(chunk.frame)
+            if chunk.is_held:
+                assembly.feed(chunk)
         after = assembly.missing(known)
         if after is not None:
             raise Missing(after)
@@ -213,7 +261,7 @@ class Versions:
         try:
             return assembly.finish(vector)
         except CorruptLog:
-            assembly.slot.release()
+            assembly.drop()
             raise
 
     def show(self, sealed: Sealed, commit: Commit) -> None:
@@ -228,11 +276,16 @@ class Versions:
         self._let_go(self._keep)
         self.staging.end(commit, sealed.position)
         self.staging.settle(self._durable)
+        self.staging.expect(_sizes(sealed.specs))
 
     def refetched(self, frame: EventFrame) -> None:
         """An event that a commit was missing."""
-        if self._assembly is not None:
-            self._assembly.feed(frame)
+        if self._assembly is not None and isinstance(frame.payload, Chunk):
+            chunk = StagedChunk.of(frame)
+            chunk.frame = frame
+            self._assembly.feed(chunk)
+        elif self._assembly is not None:
+            pass
         elif isinstance(frame.payload, Chunk):
             self.staging.stage_chunk(frame)
         else:
@@ -276,10 +329,11 @@ class Versions:
             parts.append(staged)
         served = self.served or self.like
         ties = _ties(served) if served is not None and commit.schema == "same" else {}
-        _, _, nbytes = plan(parts, ties)
-        # What the new version will displace goes first: its memory is the new one's.
+        plan = Plan.of(parts, ties)
+        early = self.staging.early(commit.version, plan.sizes)
+        # What the new version will displace goes first: its memory is the new one's, or the next one's.
         self._let_go(max(1, self._keep - 1))
-        self._assembly = Assembly(frame, parts, ties, self._allocate(nbytes))
+        self._assembly = Assembly(frame, parts, plan, early or self._allocate(plan.nbytes))
         return self._assembly
 
     def _allocate(self, nbytes: int) -> Slot:
@@ -311,7 +365,7 @@ class Versions:
 
     def _drop_assembly(self) -> None:
         if self._assembly is not None:
-            self._assembly.slot.release()
+            self._assembly.drop()
             self._assembly = None
 
     def _chunks_of(self, writer: Writer, assembly: Assembly) -> list[StagedChunk]:

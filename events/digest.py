@@ -34,6 +34,17 @@ def tensor_digest(data: bytes | bytearray | memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
+class TensorHash(Protocol):
+    """A `tensor_digest` of bytes that come piece by piece."""
+
+    def update(self, data: bytes | bytearray | memoryview, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+def tensor_hash() -> TensorHash:
+    return xxhash.xxh3_128()
+
+
 def version_digest(tensors: Iterable[Described]) -> bytes:
     """The digest of digests: 16 bytes over (name, dtype, shape, digest) of every tensor in the order of their names.
 
