@@ -82,7 +82,7 @@ class TopicInfo:
     retain_versions: int
 
 
-def connect(endpoint: str | Sequence[str], timeout: float = CONNECT_S) -> Client:
+def connect(endpoint: str | Sequence[str], *, timeout: float = CONNECT_S) -> Client:
     """A client of the broker at `endpoint` (or at the first of several that answers). Blocks until it has answered.
 
     Raises `ConnectFailed` that names the endpoint after `timeout` s.
@@ -164,6 +164,7 @@ class Client:
         table: str,
         dim: int,
         dtype: str = "float32",
+        *,
         init: float = 0.0,
         expire_after: float | None = None,
         exist_ok: bool = False,
@@ -228,7 +229,7 @@ class Client:
     # --- publishing and following -----------------------------------------------------------------------------------------
 
     def publisher(
-        self, topic: str, producer: str, observes: Observable | None = None, timeout: float = TIMEOUT_S
+        self, topic: str, producer: str, observes: Observable | None = None, *, timeout: float = TIMEOUT_S
     ) -> Publisher:
         """A publisher to `topic` under the producer name, whose one session all publishers of this client share.
 
@@ -267,6 +268,7 @@ class Client:
         store: TieredStore | None = None,
         start: str | VersionVector[str] = "latest",
         catch_up: str = "latest",
+        *,
         keep_versions: int = 2,
         partitions: Iterable[int] | None = None,
         arrays: ArrayKind | None = None,
@@ -295,7 +297,12 @@ class Client:
         return replica
 
     def subscribe(
-        self, topic: str, ordering: str = "causal", start: str | VersionVector[str] = "head", timeout: float = TIMEOUT_S
+        self,
+        topic: str,
+        ordering: str = "causal",
+        start: str | VersionVector[str] = "head",
+        *,
+        timeout: float = TIMEOUT_S,
     ) -> Subscription:
         """The raw events of a topic, in order, from `start` ("head", "earliest" or a vector) on: fixed when this returns."""
         subscription = Subscription(

@@ -65,6 +65,7 @@ class Broker:
         bind: str = "tcp://127.0.0.1:0",
         log: str | EventLog = "memory:",
         insecure: bool = False,
+        *,
         log_limit: int | str | None = None,
     ) -> None:
         self._closing = threading.Event()

@@ -1,9 +1,11 @@
 """Holds the front door: what `import paramstream` offers, and that importing it does nothing else."""
 
 import ast
+import inspect
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 
 import pytest
 
@@ -78,3 +80,32 @@ def output_of(code: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("function", "by_position"),
+    [
+        (paramstream.Broker, "bind log insecure"),
+        (paramstream.connect, "endpoint"),
+        (paramstream.Client.create_topic, "self name partitions persistence retain_versions exist_ok"),
+        (paramstream.Client.create_table, "self topic table dim dtype"),
+        (paramstream.Client.publisher, "self topic producer observes"),
+        (paramstream.Client.replica, "self topics name ordering store start catch_up"),
+        (paramstream.Client.subscribe, "self topic ordering start"),
+        (paramstream.Client.wait_replicas, "self topic version count timeout"),
+        (paramstream.Publisher.publish_weights, "self module_or_mapping version mode schema seal rewind"),
+        (paramstream.Publisher.commit, "self version parts schema rewind"),
+        (paramstream.Publisher.put, "self key value ttl valid_for"),
+        (paramstream.Publisher.put_many, "self items ttl valid_for"),
+        (paramstream.restore, "source topic at store dense_only"),
+    ],
+)
+def test_what_can_be_given_by_position_stays_in_its_place(function: Callable[..., object], by_position: str) -> None:
+    """Parameters that are still to come stand between others: what is behind them is given by name only."""
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert names[: len(by_position.split())] == by_position.split()
+    assert set(names[len(by_position.split()) :]) <= {"timeout", "arrays"}
