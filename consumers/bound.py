@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
@@ -182,8 +183,10 @@ class Bound:
             self._look()
             self._swap_in_gap()
 
-    def close(self) -> None:
-        """Let go of the module; it stays at its version. A second call changes nothing."""
+    def close(self, timeout: float = TIMEOUT_S) -> None:
+        """Let go of the module; it stays at its version. A second call changes nothing. `timeout` as every handle's `close`
+        takes one: only a swap under way is waited for.
+        """
         self.on_close()
         with self._changed:
             self._closed = True
@@ -195,6 +198,14 @@ class Bound:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     # --- hooks: in the thread of the forward ------------------------------------------------------------------------------------
 

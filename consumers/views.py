@@ -22,6 +22,10 @@ class Weights(Mapping[str, Any]):
     object or any of its arrays lives. Thread-safe.
     """
 
+    __slots__ = (
+        "__weakref__", "_arrays", "_buffer", "_extents", "_lock", "_made", "_make_vector", "_sealed", "_specs", "_topic",
+    )  # fmt: skip
+
     def __init__(
         self,
         topic: str,
@@ -30,10 +34,8 @@ class Weights(Mapping[str, Any]):
         arrays: ArrayKind,
         vector: Callable[[], VersionVector[str]],
     ) -> None:
-        self.topic = topic
-        self.version: int = sealed.version
-        self.digest: str = sealed.digest
-        """The digest of digests, 32 hexadecimal digits."""
+        self._topic = topic
+        self._sealed = sealed
         self._specs: Mapping[str, TensorSpec] = sealed.specs
         self._extents: Mapping[str, Extent] = sealed.dense.extents
         self._buffer = memoryview(mapping)
@@ -41,6 +43,19 @@ class Weights(Mapping[str, Any]):
         self._make_vector = vector
         self._made: dict[str, Any] = {}
         self._lock = threading.Lock()
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def version(self) -> int:
+        return self._sealed.version
+
+    @property
+    def digest(self) -> str:
+        """The digest of digests, 32 hexadecimal digits."""
+        return self._sealed.digest
 
     @property
     def vector(self) -> VersionVector[str]:

@@ -84,6 +84,20 @@ def test_a_reader_cannot_change_what_another_one_sees_N10(client: ps.Client) -> 
         check_weights(two, arrays, 1)
 
 
+def test_records_that_are_handed_out_are_frozen(client: ps.Client) -> None:
+    topic = client.create_topic("model")
+    publisher = client.publisher("model", producer="trainer")
+    with client.replica("model", arrays="numpy") as replica:
+        replica.wait(publisher.publish_weights({"w": np.ones(2)}, version=1))
+        records: list[tuple[object, str]] = [
+            (replica.weights(), "version"), (replica.weights(), "digest"), (replica.weights(), "topic"), (replica.weights(), "new"),
+            (topic, "name"), (client.versions("model")[0], "position"), (replica.status(), "name"), (replica.status().served["model"], "version"),
+        ]  # fmt: skip
+        for record, name in records:
+            with pytest.raises(AttributeError):
+                setattr(record, name, 2)
+
+
 def test_what_a_reader_writes_into_its_torch_tensors_stays_its_own_N10(client: ps.Client) -> None:
     client.create_topic("model")
     publisher = client.publisher("model", producer="trainer")

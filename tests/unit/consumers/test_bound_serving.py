@@ -238,9 +238,9 @@ def test_a_switch_waits_for_holds_within_its_limit(
 def test_a_closed_module_is_switched_no_more_and_stays(broker: FakeBroker, replica: Replica) -> None:
     publish(broker, 1)
     module = Pair()
-    bound = replica.bind(module)
-    bound.close()
-    bound.close()
+    with replica.bind(module) as bound:
+        pass
+    bound.close(timeout=1.0)
     publish(broker, 2)
     with pytest.raises(ParamstreamError, match="not bound"):
         bound.switch(2)
