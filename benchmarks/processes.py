@@ -20,12 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import paramstream as ps
+from paramstream.cli.standing import favour_small_events, keep_freed_memory
 
 DEADLINE_S = 60.0
 """Longer than any one step takes on a slow machine; a process that does not answer by then is broken."""
-
-SWITCH_INTERVAL_S = 0.0005
-"""As the standing commands `paramstream broker` and `paramstream replica` set it."""
 
 TRANSPORTS = ("ipc", "tcp")
 
@@ -114,7 +112,9 @@ def _follow(pipe: Connection, endpoint: str, topic: str) -> None:
     """Answers ("seen", vector) and ("version", number) with the time at which that was visible, and ("latencies", (vector,
     keys)) with how long each put took that comes after the vector: their values begin with the time at which they were made.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # As `paramstream replica` does.
+    favour_small_events()
+    keep_freed_memory()
     with ps.connect(endpoint) as client, client.replica(topic) as replica:
         pipe.send("ready")
         while (question := pipe.recv()) is not None:

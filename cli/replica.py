@@ -11,7 +11,7 @@ from ..consumers.replica import Replica
 from ..errors import ParamstreamTimeout
 from ..tiers.store import TieredStore
 from .options import add_connect, add_timeout, add_topic, size
-from .standing import StopSignal, favour_small_events
+from .standing import StopSignal, favour_small_events, keep_freed_memory
 
 NAME: str = "replica"
 HELP: str = "run a standing replica of a topic until SIGTERM or SIGINT"
@@ -33,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     stop = StopSignal()
     favour_small_events()
+    keep_freed_memory()
     with (
         TieredStore(dram=arguments.dram) as store,
         connect(arguments.connect) as client,
