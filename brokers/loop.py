@@ -55,6 +55,9 @@ from .retention import LogUse
 from .syncing import Syncer
 
 HEARTBEAT_S = 0.5
+IDLE_S = 0.05
+"""How long a loop with nothing to do sleeps at most: so long a close may take."""
+
 MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
@@ -98,7 +101,7 @@ class Loop:
     def run(self) -> None:
         while not self._closing.is_set():
             now = time.monotonic()
-            wake = self._next_heartbeat
+            wake = min(self._next_heartbeat, now + IDLE_S)
             if self._moved:
                 wake = min(wake, self._next_moved)
             if self._blocked or any(peer.outbox for peer in self._peers.values()):
