@@ -12,7 +12,7 @@ from ..client import connect
 from ..tiers.sizes import size_text
 from .checkpoints import read_checkpoint
 from .options import add_connect, add_json, add_timeout, add_topic, version
-from .output import print_json
+from .output import Progress, print_json
 
 NAME: str = "publish"
 HELP: str = "publish a safetensors file, or a folder of shards with its index, as one version"
@@ -47,12 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.create:
             client.create_topic(arguments.topic, exist_ok=True)
         publisher = client.publisher(arguments.topic, producer=arguments.producer)
-        receipt = publisher.publish_weights(
-            tensors,
-            arguments.version,
-            schema="replace" if arguments.replace_schema else "same",
-            timeout=arguments.timeout,
-        )
+        with Progress(f"publishing {arguments.path}", total) as sending:
+            receipt = publisher.publish_weights(
+                tensors,
+                arguments.version,
+                schema="replace" if arguments.replace_schema else "same",
+                timeout=arguments.timeout,
+                progress=sending.add,
+            )
         publisher.flush(arguments.timeout)
         digest = next(
             (each.digest for each in client.versions(arguments.topic) if each.version == arguments.version), None

@@ -14,7 +14,7 @@ publisher of it they were made on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -46,6 +46,9 @@ from .weights import (
     segment_meta_nbytes,
     specs_of,
 )
+
+Progress = Callable[[int], None]
+"""Told of bytes."""
 
 
 class Publisher:
@@ -86,13 +89,14 @@ class Publisher:
         rewind: bool = False,
         *,
         timeout: float = 30.0,
+        progress: Progress = lambda nbytes: None,
     ) -> Receipt:
         """Publish one complete set of weights, sealed as `version`; or, with `seal=False`, this rank's part of it.
 
         `module_or_mapping`: a torch module (parameters and buffers of its `state_dict()`), or a mapping of numpy or torch
         arrays of any strides, on any device; nested mappings get dotted names. `version`: 0 ≤ v < 2⁶³, above the newest
         one unless `rewind` says that the higher ones are superseded. The same version with the same values again gets the
-        receipt of the first. `timeout` bounds each wait for the window.
+        receipt of the first. `timeout` bounds each wait for the window. `progress` is told of bytes as they are sent.
 
         `seal=False` only stages: nobody sees the tensors before somebody's `commit` names the receipt, or its text. They are
         checked against those of the topic that have their names, with `schema="replace"` not at all; the rest, and `rewind`,
@@ -118,9 +122,9 @@ class Publisher:
             raise
         self._observe_now()
         if not seal:
-            return self._publish_part(weights, version, groups, timeout)
+            return self._publish_part(weights, version, groups, timeout, progress)
         known = self._sealed(weights, version, groups, rewind, timeout)
-        return known or self._publish_groups(weights, version, groups, schema, rewind, timeout)
+        return known or self._publish_groups(weights, version, groups, schema, rewind, timeout, progress)
 
     def commit(
         self,
@@ -196,30 +200,45 @@ class Publisher:
         )
 
     def _publish_groups(
-        self, weights: PartitionId, version: int, groups: Sequence[Group], schema: str, rewind: bool, timeout: float
+        self,
+        weights: PartitionId,
+        version: int,
+        groups: Sequence[Group],
+        schema: str,
+        rewind: bool,
+        timeout: float,
+        progress: Progress,
     ) -> Receipt:
         """Send chunks, parts and the commit, each as soon as the window has room: no more than that is ever held."""
         session = self._session
         call = Call((weights,), self._topic.persistence, whole=True, version=version)
         session.begin(call)
         with session.streaming(call):
-            references, specs = self._stage(call, weights, version, groups, timeout)
+            references, specs = self._stage(call, weights, version, groups, timeout, progress)
             call.schema = specs
             commit = Commit(version, references, version_digest(specs), schema, rewind)
             session.add(call, Draft.of(weights, commit, (), 64 + 64 * len(references)), timeout)
         return session.finish(call)
 
-    def _publish_part(self, weights: PartitionId, version: int, groups: Sequence[Group], timeout: float) -> Receipt:
+    def _publish_part(
+        self, weights: PartitionId, version: int, groups: Sequence[Group], timeout: float, progress: Progress
+    ) -> Receipt:
         """Send chunks and parts, and no commit: the receipt says which parts."""
         session = self._session
         call = Call((weights,), self._topic.persistence, whole=True, version=version)
         session.begin(call)
         with session.streaming(call):
-            call.parts, _ = self._stage(call, weights, version, groups, timeout)
+            call.parts, _ = self._stage(call, weights, version, groups, timeout, progress)
         return session.finish(call)
 
     def _stage(
-        self, call: Call, weights: PartitionId, version: int, groups: Sequence[Group], timeout: float
+        self,
+        call: Call,
+        weights: PartitionId,
+        version: int,
+        groups: Sequence[Group],
+        timeout: float,
+        progress: Progress,
     ) -> tuple[tuple[PartRef, ...], tuple[TensorSpec, ...]]:
         """Send the chunks and parts of `call`; returns the parts, and all their tensors."""
         digests: dict[str, bytes] = {}
@@ -230,6 +249,7 @@ class Publisher:
             for segment in chunk.segments:
                 first, _ = chunks.get(segment.name, (sequence, sequence))
                 chunks[segment.name] = first, sequence
+            progress(sum(len(piece) for piece in bulk))
         parts = list(parts_of(version, (specs_of(group, digests, chunks) for group in groups)))
         specs = tuple(spec for part in parts for spec in part.tensors)
         return tuple(self._send_part(call, weights, part, timeout) for part in parts), specs
@@ -338,10 +358,14 @@ class Publisher:
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 
     def observe(self, vector_or_replica: VersionVector[str] | Observable) -> None:
-        """Later publishes of this producer depend on what the vector, replica or receipt has seen."""
+        """Later publishes of this producer depend on what the vector, replica or receipt has seen.
+
+        Topics that were deleted since are left out. Raises `UnknownTopic` for a vector that names what never was a topic.
+        """
         seen = vector_or_replica
-        vector = seen if isinstance(seen, VersionVector) else seen.vector
-        self._session.observe(self._directory.to_ids(vector))
+        given = isinstance(seen, VersionVector)
+        vector = seen if given else seen.vector
+        self._session.observe(self._directory.standing_ids(vector, must_be_known=given))
 
     def flush(self, timeout: float = 30.0) -> None:
         """Wait until all that this producer published is durable (accepted, under persistence "none").
