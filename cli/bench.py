@@ -1,6 +1,6 @@
 """`paramstream bench`: runs the benchmarks that lie in a checkout's `benchmarks/`.
 
-Each module there has `run() -> dict[str, object]`, and says in the first line of its docstring what it measures.
+Each module there has `run(quick: bool = False) -> dict[str, object]`, and says in the first line of its docstring what it measures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ PACKAGE = "..benchmarks"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="one benchmark (default: all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and smaller rounds: seconds instead of minutes, less exact"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
 
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, module in modules.items():
         if sys.stderr.isatty():
             print(f"{name}: {_first_line(module)}", file=sys.stderr)
-        results[name] = module.run()
+        results[name] = module.run(quick=arguments.quick)
         if not arguments.json:
             _print_result(name, results[name])
     if arguments.json:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_benchmarks_are_listed_with_what_they_measure(capsys: Captured) -> None:
     listed = json.loads(capsys.readouterr().out)
     assert listed
     assert all(listed.values())
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_benchmark_is_told_to_be_quick(quick: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def found() -> dict[str, ModuleType]:
+        module = ModuleType("stand_in", "What it measures.")
+        module.run = lambda quick=False: {"quick": quick}  # type: ignore[attr-defined]
+        return {"stand_in": module}
+
+    monkeypatch.setattr(bench, "find_benchmarks", found)
+    assert main(["bench", "stand_in", "--json", *(["--quick"] if quick else [])]) == DONE
+    assert json.loads(capsys.readouterr().out) == {"stand_in": {"quick": quick}}
 
 
 def test_a_benchmark_that_is_none_is_refused_by_name(capsys: Captured) -> None:
