@@ -358,14 +358,10 @@ class Publisher:
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 
     def observe(self, vector_or_replica: VersionVector[str] | Observable) -> None:
-        """Later publishes of this producer depend on what the vector, replica or receipt has seen.
-
-        Topics that were deleted since are left out. Raises `UnknownTopic` for a vector that names what never was a topic.
-        """
+        """Later publishes of this producer depend on what the vector, replica or receipt has seen."""
         seen = vector_or_replica
-        given = isinstance(seen, VersionVector)
-        vector = seen if given else seen.vector
-        self._session.observe(self._directory.standing_ids(vector, must_be_known=given))
+        vector = seen if isinstance(seen, VersionVector) else seen.vector
+        self._session.observe(self._directory.to_ids(vector))
 
     def flush(self, timeout: float = 30.0) -> None:
         """Wait until all that this producer published is durable (accepted, under persistence "none").
