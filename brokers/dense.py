@@ -32,11 +32,6 @@ class ChunkRun(msgspec.Struct, array_like=True):
     position: int
     count: int = 1
 
-    @property
-    def end_position(self) -> int:
-        """The position of the last one."""
-        return self.position + self.count - 1
-
 
 class OpenPart(msgspec.Struct, array_like=True, frozen=True):
     """A part that no commit has ended."""

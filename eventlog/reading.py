@@ -6,8 +6,8 @@ Where an owner lives, its files are read to the end that it recorded as durable.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -151,13 +151,6 @@ class FolderReader:
         self._files.close()
         if self._lock is not None:
             self._lock.close()
-
-
-@contextmanager
-def read_partition(folder: Path, partition: PartitionId) -> Generator[PartitionRead]:
-    """One partition of the log in `folder`, held for reading until the block ends; see `FolderReader`."""
-    with FolderReader(folder) as reader:
-        yield reader.read(partition)
 
 
 def _end_at_last_whole(partition: PartitionId, segment: Segment, read: ReadAt) -> str:

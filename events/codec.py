@@ -188,15 +188,6 @@ def stamp_frame(frame: bytearray | memoryview, *, position: int, time: int, nonc
     _seal_prefix(frame)
 
 
-def frame_nbytes(prefix: Buffer) -> int:
-    """The length of the frame that begins with `prefix` (at least 64 bytes), once its prefix is proved whole.
-
-    Raises `CorruptLog` where magic, format, checksum or lengths are wrong.
-    """
-    _, _, head_nbytes, meta_nbytes, bulk_nbytes = _checked_prefix(memoryview(prefix)[:PREFIX_BYTES])[:5]
-    return PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes
-
-
 def position_of(frame: Buffer) -> int:
     """The position in the prefix of a whole frame, without decoding the rest."""
     return int(_POSITION.unpack_from(frame, _POSITION_AT)[0])

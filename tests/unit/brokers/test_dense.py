@@ -274,7 +274,7 @@ def test_chunks_are_kept_as_runs() -> None:
     for _ in range(1000):
         weights.session.write(Chunk(1, (Segment("w", 0, 4),)), [B])
     (run,) = weights.session.core.state.dense.staged
-    assert (run.sequence, run.count, run.end_position) == (1, 1000, weights.session.core.sequenced)
+    assert (run.sequence, run.count, run.position + run.count - 1) == (1, 1000, weights.session.core.sequenced)
 
 
 def test_runs_of_producers_that_take_turns_keep_each_chunks_own_position() -> None:

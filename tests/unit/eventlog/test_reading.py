@@ -9,7 +9,7 @@ from paramstream.errors import BindFailed, CorruptLog, LogTruncated
 from paramstream.eventlog.files import Disk
 from paramstream.eventlog.local import LocalLog, partition_folder
 from paramstream.eventlog.partition import LocalPartition
-from paramstream.eventlog.reading import ATTEMPTS, FolderReader, read_partition
+from paramstream.eventlog.reading import ATTEMPTS, FolderReader
 from paramstream.events.kinds import Kind
 from records.frames import PARTITION, Owner, append_all, as_pairs
 
@@ -99,7 +99,8 @@ def test_without_an_owner_a_log_is_read_to_its_last_whole_record(log: LocalLog, 
     log.close()
     path = newest(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
-    with read_partition(tmp_path, PARTITION) as read:
+    with FolderReader(tmp_path) as reader:
+        read = reader.read(PARTITION)
         assert str(path) in read.torn
         records = list(read.records)
         assert as_pairs(records) == owner.events[:-1]
@@ -117,8 +118,8 @@ def test_damage_is_named_where_reading_meets_it(log: LocalLog, tmp_path: Path) -
     data[-len(owner.events[-1][1]) - 1] ^= 1
     path.write_bytes(data)
     found: list[int] = []
-    with read_partition(tmp_path, PARTITION) as read, pytest.raises(CorruptLog, match=path.name):
-        found.extend(frame.position for frame in read.records)
+    with FolderReader(tmp_path) as reader, pytest.raises(CorruptLog, match=path.name):
+        found.extend(frame.position for frame in reader.read(PARTITION).records)
     opening = owner.events[0][0]
     assert found == [opening, opening, owner.events[1][0]], "the epoch record, its base and the first event"
 
