@@ -132,3 +132,33 @@ def test_a_module_whose_state_has_nested_names_keeps_them_B04(client: ps.Client,
     publisher.publish_weights(module, version=1).durable.result()
     with client.replica("model", arrays="torch") as replica:
         check_weights(replica.weights(), module.state_dict(), 1)
+
+
+def test_one_wrapped_name_of_three_keeps_the_version_out_until_it_is_mapped_B07(
+    client: ps.Client, publisher: ps.Publisher
+) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("w", "a", "b"):
+                self.register_buffer(name, torch.zeros(2))
+
+        def values(self) -> list[float]:
+            return [self.get_buffer(name)[0].item() for name in ("w", "a", "b")]
+
+    def weights(value: float, wrapped: str = "") -> dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+        return {name: np.full(2, value, np.float32) for name in (f"{wrapped}w", "a", "b")}
+
+    prefix = "module._orig_mod."
+    publisher.publish_weights(weights(1.0), version=1).accepted.result()
+    with client.replica("model") as replica:
+        module, mapped = Net(), Net()
+        bound = replica.bind(module)
+        replica.wait(publisher.publish_weights(weights(2.0, prefix), version=2, schema="replace"))
+        assert (bound.version, module.values()) == (1, [1.0] * 3)
+        assert bound.report is not None
+        assert (bound.report.applied, bound.report.unmatched, bound.report.missing) == (0, (f"{prefix}w",), ("w",))
+        with pytest.raises(ps.SchemaMismatch, match=r"the version lacks: w; the module lacks: module\._orig_mod\.w"):
+            replica.bind(Net())
+        renamed = replica.bind(mapped, rename={f"{prefix}w": "w"})
+        assert str(renamed.report) == "3 of 3 applied" and mapped.values() == [2.0] * 3
