@@ -7,6 +7,7 @@ with ps.Broker(bind="tcp://127.0.0.1:0", log="file:/var/lib/paramstream") as bro
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from .fetching import FetchServer
 from .loop import HEARTBEAT_S, SYNC_ID, Loop, wake
 from .partitions import META, Partitions
 from .syncing import Syncer
+
+_log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 32 * 1024 * 1024
 """What a session may have on the wire unanswered: 40 chunks, enough to keep a loopback busy for 10 ms."""
@@ -100,6 +103,7 @@ class Broker:
         self._syncer.start()
         self._fetches.start()
         self._thread.start()
+        _log.info("broker %s listens on %s", welcome.broker, self.endpoint)
 
     def status(self) -> BrokerStatus:
         owned = dict(self._partitions.owned)
@@ -130,6 +134,7 @@ class Broker:
         self._waker.close(linger=0)
         release(self._socket, self.endpoint)
         self._partitions.close()
+        _log.info("the broker on %s is closed", self.endpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -148,10 +153,12 @@ class Broker:
             known.update((topic.id, number) for number in range(topic.partitions + 1))
         for partition in self._log.partitions():
             if partition not in known:
+                _log.info("partition %016x/%d is dropped: its topic was deleted", *partition)
                 self._log.drop(partition)
 
     def _sync_failed(self, partition: PartitionId, error: ParamstreamError) -> None:
         owned = self._partitions.owned.get(partition)
+        _log.info("partition %016x/%d stops: %s", *partition, error)
         if owned is not None:
             owned.error = error
 

@@ -6,6 +6,7 @@ it stands in `Waiting`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from .meta import Entry, MetaState
 from .partitions import META, Owned, Partitions
 from .peers import Peer
 from .retention import Lease
+
+_log = logging.getLogger(__name__)
 
 REMEMBER_S = 600.0
 """How long a replica that reports no more is still listed, with the age of its last report."""
@@ -100,9 +103,9 @@ class Calls:
                 self._create_table(call, answer)
             case OpenProducer():
                 self._opened[call.name] = time.monotonic()
-                self._open_name(self.meta.open_producer(call.name), answer)
+                self._open_name("producer", call.name, self.meta.open_producer(call.name), answer)
             case OpenReplica():
-                self._open_name(self.meta.open_replica(call.name), answer)
+                self._open_name("replica", call.name, self.meta.open_replica(call.name), answer)
             case Join():
                 self._join(peer, call, answer)
             case ListVersions():
@@ -190,6 +193,7 @@ class Calls:
         if entry is not None:
             # A topic that `__meta` knows has all its partitions; folders that it does not know go at the next start.
             self._partitions.open_new_topic(record)
+            _log.info("topic %r is created, %016x", record.name, record.id)
         needs = self._written(entry)
         self._when(needs, lambda: answer(record))
 
@@ -199,6 +203,7 @@ class Calls:
         for number in range(record.partitions + 1):
             self._drop_followers((record.id, number))
         self._partitions.drop_topic(record)
+        _log.info("topic %r is deleted, %016x", record.name, record.id)
         self._when(needs, lambda: answer(None))
 
     def _create_table(self, call: CreateTable, answer: Answer) -> None:
@@ -221,8 +226,9 @@ class Calls:
 
     # --- names and joins ----------------------------------------------------------------------------------------------------
 
-    def _open_name(self, opened: tuple[Entry, int], answer: Answer) -> None:
+    def _open_name(self, kind: str, name: str, opened: tuple[Entry, int], answer: Answer) -> None:
         entry, incarnation = opened
+        _log.info("%s %r is opened, incarnation %d", kind, name, incarnation)
         self._when(self._written(entry), lambda: answer(incarnation))
 
     def _join(self, peer: Peer, call: Join, answer: Answer) -> None:

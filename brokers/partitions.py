@@ -5,6 +5,7 @@ Opening a partition is a takeover each time: claim, reread, epoch record and bas
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from .load import Load
 from .meta import MetaState
 from .partition import PartitionCore, PartitionSettings, Persistence
 from .takeover import claim_record
+
+_log = logging.getLogger(__name__)
 
 META: PartitionId = (0, 0)
 """The partition that holds topics, tables, incarnations and announced snapshots."""
@@ -207,6 +210,9 @@ class Partitions:
         durable.sync()
         core.synced(core.sequenced)
         core.trimmed(log.start)
+        _log.debug("partition %016x/%d is opened: epoch %d", *partition, core.epoch)
+        if owned.cut:
+            _log.info("partition %016x/%d: a torn tail was cut: %s", *partition, owned.cut)
         self.owned[partition] = owned
         self.logs[partition] = log
         self.shown[partition] = core.accepted

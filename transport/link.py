@@ -14,6 +14,7 @@ the handler hears `lost`, and then `connected` for a wholly new connection, over
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -42,6 +43,8 @@ from .messages import (
 )
 from .pieces import AnswerReader
 from .sockets import check_process
+
+_log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 """How long the link's thread waits for a frame before it looks after reports, timeouts and a broken connection."""
@@ -222,6 +225,7 @@ class Link:
             connection = Connection.open(endpoint, self._hello(), self._closing)
         except ConnectFailed as error:
             self._last_failure = error.problem
+            _log.debug("%s: %s", self._thread.name, error.problem)
             return False
         if connection is None:
             return False
@@ -229,6 +233,7 @@ class Link:
             self._connection = connection
             self._up.notify_all()
         reason = "the link is closed"
+        _log.info("%s: connected to %s, broker %s", self._thread.name, endpoint, connection.welcome.broker)
         try:
             self._handler.connected(connection.welcome)
             if not self._first.done():
@@ -239,6 +244,7 @@ class Link:
                 self._connection = None
             connection.close()
             self._last_failure = reason
+            _log.info("%s: the connection to %s is gone: %s", self._thread.name, endpoint, reason)
             self._fail_pending(reason)
             self._handler.lost(OutcomeUnknown(f"the connection to {endpoint} is gone: {reason}"))
         return True
@@ -286,8 +292,9 @@ class Link:
             return
         try:
             message = decode_message(frame)
-        except CorruptLog:
+        except CorruptLog as error:
             self.garbled_frames += 1
+            _log.info("%s: a frame is passed over: %s", self._thread.name, error.problem)
             return
         if isinstance(message, Response):
             self._answered(message)

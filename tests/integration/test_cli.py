@@ -291,3 +291,14 @@ def test_whatever_ends_the_demo_ends_its_children(number: int) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_logs_show_where_they_are_asked_for_and_nowhere_else(
+    broker_process: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PARAMSTREAM_LOG", raising=False)
+    quiet = run("topics", "list", "--connect", broker_process.endpoint)
+    monkeypatch.setenv("PARAMSTREAM_LOG", "debug")
+    told = run("topics", "list", "--connect", broker_process.endpoint)
+    assert (quiet.returncode, quiet.stderr, told.returncode) == (0, "", 0)
+    assert f"connected to {broker_process.endpoint}" in told.stderr and told.stdout == quiet.stdout
