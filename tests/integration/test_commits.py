@@ -116,7 +116,7 @@ def test_a_version_is_shown_with_the_entries_that_its_commit_names(
 
         def read() -> None:
             while not stop.wait(0.0005):
-                # The entry first: whatever is read of the weights after it must not be newer than the entry allows.
+                # The version first: the entry that is read after it is that of its commit, or a later one.
                 try:
                     version = replica.weights().version
                 except ps.VersionNotHeld:
