@@ -20,14 +20,17 @@ _PREFIX = "receipt:1"
 
 
 class Outcome(Future[VersionVector[str]]):
-    """A future of a receipt: the closed vector, by topic names. Can be awaited in any event loop.
+    """A future of a receipt: the closed vector, by topic names. Can be awaited in any event loop, by any number of tasks.
 
+    It tells of what happens anyway, so nothing cancels it: a task that is cancelled while it awaits leaves it as it is.
     `result` waits 30 s unless told otherwise and raises `ParamstreamTimeout`, or the error that the events ended with.
     """
 
     def __init__(self, awaited: str) -> None:
         super().__init__()
         self._awaited = awaited
+        # Under way from the start: `cancel`, of a task that awaits it too, changes nothing for the others who hold it.
+        self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = 30.0) -> VersionVector[str]:
         try:
@@ -244,7 +247,7 @@ class Receipt:
             elif call.error is not None:
                 future.set_exception(named_error(call, call.error, self._session.directory))
         except InvalidStateError:
-            # Another thread was first, or the user has cancelled it.
+            # Another thread was first.
             return
 
 
