@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,11 +34,12 @@ from .consumers.version_info import VersionInfo
 from .errors import InvalidEvent, ParamstreamError
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
-from .events.limits import check_name
+from .events.limits import check_name, check_version
 from .events.validate import check_table
 from .producers.observing import Observable
 from .producers.publisher import Publisher
 from .producers.receipt import Receipt
+from .producers.router import SessionRouter
 from .producers.session import Session
 from .producers.watch import Watch
 from .tiers.store import TieredStore
@@ -45,23 +47,17 @@ from .transport.directory import Directory
 from .transport.link import Handler, Link
 from .transport.messages import (
     FORMAT,
-    Ack,
-    AnyMessage,
     BrokerRecord,
     CreateTable,
     CreateTopic,
     DeleteTopic,
     DescribeBroker,
-    Fetched,
-    Heartbeat,
     Hello,
     ListReplicas,
     ListVersions,
-    Refused,
     Report,
     TopicRecord,
     VersionRecord,
-    Welcome,
 )
 
 TIMEOUT_S = 30.0
@@ -122,7 +118,7 @@ class Client:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._handles: list[Replica | Subscription] = []
-        self._router = _SessionRouter()
+        self._router = SessionRouter()
         self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
         self._router.directory = self._directory
@@ -186,9 +182,13 @@ class Client:
             table, dim, dtype, init=Initializer("constant", {"value": float(init)}), expire_after_ns=expire_ns
         )
         check_table(definition)
-        record = self._directory.topic(topic)
-        self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
-        self._directory.learn_table(record.id, definition)
+
+        def create() -> None:
+            record = self._directory.topic(topic)
+            self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
+            self._directory.learn_table(record.id, definition)
+
+        self._directory.of_topics([topic], create)
 
     def topics(self, timeout: float = TIMEOUT_S) -> list[TopicInfo]:
         """All topics, by name."""
@@ -203,14 +203,24 @@ class Client:
 
     def versions(self, topic: str, timeout: float = TIMEOUT_S) -> list[VersionInfo]:
         """The sealed versions that the topic's owner knows, oldest commit first."""
-        record = self._directory.topic(topic)
-        found: list[VersionRecord] = self._link.request(ListVersions(record.id), list[VersionRecord], timeout)
+
+        def ask() -> list[VersionRecord]:
+            call = ListVersions(self._directory.topic(topic).id)
+            answer: list[VersionRecord] = self._link.request(call, list[VersionRecord], timeout)
+            return answer
+
+        found = self._directory.of_topics([topic], ask)
         return [VersionInfo.of_record(version) for version in found]
 
     def replicas(self, topic: str, timeout: float = TIMEOUT_S) -> list[ReplicaStatus]:
         """What the replicas of the topic last reported of themselves, with the age of each report."""
-        record = self._directory.topic(topic)
-        reports: list[Report] = self._link.request(ListReplicas(record.id), list[Report], timeout)
+
+        def ask() -> list[Report]:
+            call = ListReplicas(self._directory.topic(topic).id)
+            answer: list[Report] = self._link.request(call, list[Report], timeout)
+            return answer
+
+        reports = self._directory.of_topics([topic], ask)
         return [ReplicaStatus.of_report(report, self._directory) for report in reports]
 
     def describe_broker(self, timeout: float = TIMEOUT_S) -> BrokerRecord:
@@ -224,7 +234,11 @@ class Client:
         A replica that is not heard of does not count, nor one whose bound module could not take the version. Raises such a
         replica's own error, under its name, where the others are too few; else `ParamstreamTimeout` that names who is behind.
         """
-        wait_replicas(self._directory, topic, version, count, timeout)
+        check_version(version)
+        deadline = time.monotonic() + timeout
+        self._directory.of_topics(
+            [topic], lambda: wait_replicas(self._directory, topic, version, count, deadline - time.monotonic())
+        )
 
     # --- publishing and following -----------------------------------------------------------------------------------------
 
@@ -237,6 +251,9 @@ class Client:
         Raises `UnknownTopic`, `InvalidEvent` for a bad name.
         """
         check_name("producer", producer)
+        return self._directory.of_topics([topic], lambda: self._publisher(topic, producer, observes, timeout))
+
+    def _publisher(self, topic: str, producer: str, observes: Observable | None, timeout: float) -> Publisher:
         record = self._directory.topic(topic)
         with self._lock:
             session = self._sessions.get(producer)
@@ -247,6 +264,7 @@ class Client:
                 session.open(timeout)
             elif not session.has_joined(record):
                 session.join(timeout)
+            session.check_joined(record)
             return Publisher(session, record, self._directory, observes=observes)
 
     def attach(self, receipt: Receipt) -> Receipt:
@@ -279,19 +297,24 @@ class Client:
         `start` is "latest" (complete state at the head), "earliest" (every retained event) or a vector. `partitions` limits
         the state partitions followed; weights are followed whole. See `Replica`.
         """
-        replica = Replica(
-            [topics] if isinstance(topics, str) else list(topics),
-            directory=self._directory,
-            make_link=self._make_link,
-            name=name,
-            ordering=_ordering(ordering),
-            store=store,
-            start=start,
-            catch_up=catch_up,
-            keep_versions=keep_versions,
-            partitions=None if partitions is None else list(partitions),
-            arrays=arrays,
-            timeout=timeout,
+        names = [topics] if isinstance(topics, str) else list(topics)
+        chosen = None if partitions is None else list(partitions)
+        replica = self._directory.of_topics(
+            names,
+            lambda: Replica(
+                names,
+                directory=self._directory,
+                make_link=self._make_link,
+                name=name,
+                ordering=_ordering(ordering),
+                store=store,
+                start=start,
+                catch_up=catch_up,
+                keep_versions=keep_versions,
+                partitions=chosen,
+                arrays=arrays,
+                timeout=timeout,
+            ),
         )
         self._keep(replica)
         return replica
@@ -305,13 +328,16 @@ class Client:
         timeout: float = TIMEOUT_S,
     ) -> Subscription:
         """The raw events of a topic, in order, from `start` ("head", "earliest" or a vector) on: fixed when this returns."""
-        subscription = Subscription(
-            topic,
-            directory=self._directory,
-            make_link=self._make_link,
-            ordering=_ordering(ordering),
-            start=start,
-            timeout=timeout,
+        subscription = self._directory.of_topics(
+            [topic],
+            lambda: Subscription(
+                topic,
+                directory=self._directory,
+                make_link=self._make_link,
+                ordering=_ordering(ordering),
+                start=start,
+                timeout=timeout,
+            ),
         )
         self._keep(subscription)
         return subscription
@@ -322,15 +348,16 @@ class Client:
         """Close replicas, subscriptions and sessions, then the link. What publishers have not had answered is named in the
         error of the first session that has any; everything is closed all the same.
         """
+        deadline = time.monotonic() + timeout
         for handle in self._handles:
-            handle.close(timeout)
+            handle.close(_left_to_end(deadline))
         first: ParamstreamError | None = None
         for session in list(self._sessions.values()):
             try:
-                session.close(timeout)
+                session.close(max(0.0, deadline - time.monotonic()))
             except ParamstreamError as error:
                 first = first or error
-        self._link.close(timeout)
+        self._link.close(_left_to_end(deadline))
         for session in self._router.sessions:
             session.end()
         self._watch.close()
@@ -354,55 +381,9 @@ class Client:
         return Link(self._endpoints, handler, hello, name)
 
 
-class _SessionRouter:
-    """The client's link handler: hands each answer to the session it is for, by incarnation."""
-
-    directory: Directory
-    watch: Watch
-
-    def __init__(self) -> None:
-        self.sessions: tuple[Session, ...] = ()
-        """Replaced as a whole. A session that is closed or fenced stays until everything it sent has its outcome."""
-
-    def add(self, session: Session) -> None:
-        self.sessions = (*(each for each in self.sessions if not each.settled), session)
-
-    def connected(self, welcome: Welcome) -> None:
-        if hasattr(self, "directory"):
-            self.directory.forget_names()
-            self.watch.connected()
-        for session in self._opened():
-            session.connected(welcome)
-
-    def lost(self, error: ParamstreamError) -> None:
-        for session in self.sessions:
-            session.lost(error)
-
-    def message(self, message: AnyMessage) -> None:
-        for session in self._opened():
-            match message:
-                case Ack() | Refused() if message.incarnation == session.incarnation:
-                    session.answered(message)
-                case Heartbeat():
-                    session.heartbeat(message)
-                case _:
-                    pass
-
-    def event(self, frame: memoryview) -> None:
-        """A client's own link follows nothing."""
-
-    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
-        """A client's own link fetches nothing."""
-
-    def drained(self) -> None:
-        """Sessions act on each answer."""
-
-    def tick(self, now: float) -> None:
-        for session in self._opened():
-            session.tick(now)
-
-    def _opened(self) -> list[Session]:
-        return [session for session in self.sessions if session.incarnation]
+def _left_to_end(deadline: float) -> float:
+    """Seconds for a thread to end, which it does at once once it is told: some, even where sessions have taken them all."""
+    return max(1.0, deadline - time.monotonic())
 
 
 def _check_count(what: str, given: object, most: int, topic: str) -> None:

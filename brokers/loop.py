@@ -302,8 +302,10 @@ class Loop:
             owned.fanout.unfollow(peer.address)
 
     def _drop_followers(self, partition: PartitionId) -> None:
+        """The partition's topic was deleted: whoever follows it, or may have events in it, is told, behind its answers."""
+        self._flush_acks()
         for peer in self._peers.values():
-            if partition in peer.follows:
+            if partition in peer.follows or peer.joined:
                 gone = UnknownTopic("the topic was deleted", remedy="Create it again, or follow another one")
                 self._send(peer, Demoted(*partition, 0, 0, WireError.of(gone)))
                 peer.follows.discard(partition)

@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..events.arrays import ArrayKind, default_arrays
 from ..events.digest import partition_of
-from ..events.limits import check_name
+from ..events.limits import check_name, check_version
 from ..tiers.store import TieredStore
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Hello, OpenReplica
@@ -170,16 +170,20 @@ class Replica:
 
         Raises `ParamstreamTimeout` after `timeout` s, or the error that stopped the weights.
         """
-        state = self._topic(topic)
+        check_version(version)
+        deadline = time.monotonic() + timeout
+        name = self._topic(topic).record.name
 
         def reached() -> bool:
-            now = self._topic(state.record.name)
+            now = self._topic(name)
             served, kept = now.served, now.find(version)
             return served is not None and (
                 served.version >= version or (kept is not None and kept.position <= served.position)
             )
 
-        self._waits.until(reached, time.monotonic() + timeout, f"version {version}", state.weight_partition)
+        self._waits.until(
+            reached, deadline, f"version {version}", lambda partition: partition == self._topic(name).weight_partition
+        )
 
     def bind(
         self,
@@ -281,11 +285,17 @@ class Replica:
         deadline = time.monotonic() + timeout
         if isinstance(target, VersionVector):
             vector = written = target
+            self._directory.standing_ids(vector, must_be_known=True)
         else:
             vector, written = target.accepted.result(timeout), target.positions
-        ids = self._directory.to_ids(vector)
-        must_stand = self._directory.to_ids(written)
-        self._waits.until(self._waits.applied(ids, must_stand), deadline, str(vector), *ids)
+            self._directory.to_ids(written)
+        named = {(name, number) for name, number in vector}
+        self._waits.until(
+            self._waits.seen(vector, written),
+            deadline,
+            str(vector),
+            lambda partition: (self._directory.name_of(partition[0]), partition[1]) in named,
+        )
 
     def status(self) -> ReplicaStatus:
         """The state of this moment; it never says more than is known."""

@@ -280,12 +280,17 @@ class ReplicaSink:
     def tick(self, now: float) -> None:
         self._tell_listeners()
         self.jumps.tick(now)
+        self._applier.free_idle(now)
         if now >= self._report_at and self.link.connected:
             self._report_at = now + REPORT_S
             self.link.send(self.report())
         if self._gone and now >= self._look_at and self.link.connected:
             self._look_at = now + LOOK_AGAIN_S
             self._look_for_topics()
+
+    def topics(self) -> list[TopicRecord]:
+        """The topics followed, in any thread."""
+        return [topic.record for topic in list(self._applier.topics.values())]
 
     # --- topics that were replaced --------------------------------------------------------------------------------------------
 

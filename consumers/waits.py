@@ -9,6 +9,7 @@ from typing import Protocol
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import EventLost, ParamstreamError, ParamstreamTimeout
 from ..transport.directory import Directory
+from ..transport.messages import TopicRecord
 from .replica_sink import ReplicaSink
 from .subscription_core import SubscriptionCore
 
@@ -35,13 +36,19 @@ class Waits:
         self._directory = directory
         self._closed = False
 
-    def until(self, reached: Callable[[], bool], deadline: float, what: str, *partitions: PartitionId) -> None:
-        """Blocks until `reached`; an error of one of `partitions` (none: of any) ends it, and so does `close`."""
+    def until(
+        self,
+        reached: Callable[[], bool],
+        deadline: float,
+        what: str,
+        concerns: Callable[[PartitionId], bool] = lambda partition: True,
+    ) -> None:
+        """Blocks until `reached`; an error of a partition that it `concerns` ends it, and so does `close`."""
         sink = self._sink
         with sink.changed:
             while not reached():
                 for partition, error in sink.stopped.items():
-                    if not partitions or partition in partitions:
+                    if concerns(partition):
                         raise error
                 if sink.fenced is not None:
                     raise sink.fenced
@@ -55,26 +62,52 @@ class Waits:
                     )
                 sink.changed.wait(left)
 
-    def applied(
-        self, target: Mapping[PartitionId, int], must_stand: Mapping[PartitionId, int] | None = None
-    ) -> Callable[[], bool]:
-        """Whether `target` is applied, what was lost aside; one of `must_stand` that was lost raises `EventLost`."""
-        stands = must_stand or {}
+    def applied(self, target: Mapping[PartitionId, int]) -> Callable[[], bool]:
+        """Whether `target` is applied, what was lost aside."""
 
         def reached() -> bool:
             positions = self._core.positions()
-            done = True
-            for partition, at in target.items():
-                if partition not in positions:
+            return all(self._reached(positions, partition, at) for partition, at in target.items())
+
+        return reached
+
+    def seen(
+        self, vector: Mapping[tuple[str, int], int], must_stand: Mapping[tuple[str, int], int]
+    ) -> Callable[[], bool]:
+        """Whether what `vector` says of the topics followed is applied; one of `must_stand` that was lost raises `EventLost`.
+
+        Topics go by name at each look: a name that stands for a new topic is applied once that one is followed.
+        """
+
+        def reached() -> bool:
+            positions, done = self._core.positions(), True
+            for (name, number), at in vector.items():
+                record = self._record(name)
+                if record is None:
                     continue
-                if self._core.is_lost(partition, at):
-                    if stands.get(partition) == at:
-                        raise self._lost(partition, at)
-                elif positions[partition] < at:
+                if self._directory.was_replaced(record):
                     done = False
+                    continue
+                partition = record.id, number
+                if (
+                    must_stand.get((name, number)) == at
+                    and partition in positions
+                    and self._core.is_lost(partition, at)
+                ):
+                    raise self._lost(partition, at)
+                done = self._reached(positions, partition, at) and done
             return done
 
         return reached
+
+    def _reached(self, positions: Mapping[PartitionId, int], partition: PartitionId, at: int) -> bool:
+        """Applied, lost, or of a partition that is not followed."""
+        return partition not in positions or positions[partition] >= at or self._core.is_lost(partition, at)
+
+    def _record(self, name: str) -> TopicRecord | None:
+        """The topic of that name that is followed, or was until it was deleted."""
+        topics = self._sink.topics()
+        return next((record for record in topics if record.name == name), None)
 
     def close(self) -> None:
         """End every wait that is not over."""

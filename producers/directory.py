@@ -13,7 +13,7 @@ from ..transport.messages import Call, JoinedPartition, Message, TopicRecord
 
 
 class Directory(Protocol):
-    """Topics by name and by id. Every method may be called from any thread; only `topic` and `to_ids` may ask a broker."""
+    """Topics by name and by id. Every method may be called from any thread; `topic`, `to_ids` and `standing_ids` may ask a broker."""
 
     def name_of(self, topic: int) -> str | None:
         """The name of a topic id, or None where the topic is gone. Answers from memory: it never asks a broker."""
@@ -37,6 +37,10 @@ class Directory(Protocol):
 
     def to_ids(self, vector: Mapping[tuple[str, int], int]) -> VersionVector[int]:
         """The same vector as events carry it. Raises `UnknownTopic` for a topic that there is not."""
+        ...
+
+    def standing_ids(self, vector: Mapping[tuple[str, int], int], *, must_be_known: bool = False) -> VersionVector[int]:
+        """The same without topics that were deleted. `must_be_known`: `UnknownTopic` for a name that never was a topic's."""
         ...
 
 

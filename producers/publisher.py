@@ -358,10 +358,16 @@ class Publisher:
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 
     def observe(self, vector_or_replica: VersionVector[str] | Observable) -> None:
-        """Later publishes of this producer depend on what the vector, replica or receipt has seen."""
+        """Later publishes of this producer depend on what the vector, replica or receipt has seen.
+
+        Topics that were deleted since are left out. Raises `UnknownTopic` for a vector that names what never was a topic.
+        """
         seen = vector_or_replica
-        vector = seen if isinstance(seen, VersionVector) else seen.vector
-        self._session.observe(self._directory.to_ids(vector))
+        if isinstance(seen, VersionVector):
+            ids = self._directory.standing_ids(seen, must_be_known=True)
+        else:
+            ids = self._directory.standing_ids(seen.vector)
+        self._session.observe(ids)
 
     def flush(self, timeout: float = 30.0) -> None:
         """Wait until all that this producer published is durable (accepted, under persistence "none").

@@ -13,7 +13,7 @@ from typing import cast
 
 from ..consistency.position import show
 from ..consistency.vector import VersionVector
-from ..errors import EventLost, InvalidEvent, ParamstreamTimeout, UnknownTopic
+from ..errors import EventLost, InvalidEvent, ParamstreamTimeout
 from ..events.codec import encode_vector
 from ..events.kinds import Commit, PartRef
 from ..transport.messages import AwaitDurable, PrepareCommit, PreparedCommit, TopicRecord
@@ -148,16 +148,10 @@ class Sealing:
 
     def _known(self, closed: VersionVector[str]) -> VersionVector[int]:
         """By ids, without the commit's own partition, which is in order anyway, and without topics that are gone."""
-        found: dict[tuple[int, int], int] = {}
-        for (name, number), at in closed.items():
-            try:
-                topic = self.directory.topic(name)
-            except UnknownTopic:
-                # Only something that was seen long ago: what the commit names itself was looked up before.
-                continue
-            if (topic.id, number) != (self.topic.id, self.topic.partitions):
-                found[topic.id, number] = at
-        return VersionVector(found)
+        own = self.topic.id, self.topic.partitions
+        # What is gone was seen long ago: what the commit names itself was looked up before.
+        known = self.directory.standing_ids(closed)
+        return VersionVector({partition: at for partition, at in known.items() if partition != own})
 
     def _await_durable(self, positions: VersionVector[int]) -> None:
         if not positions:

@@ -53,7 +53,7 @@ DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 class Session:
     """One producer name's live session.
 
-    `answered`, `heartbeat`, `connected`, `lost` and `tick` belong to the link's thread and never block for long;
+    `answered`, `deleted`, `heartbeat`, `connected`, `lost` and `tick` belong to the link's thread and never block for long;
     everything else may be called from any thread but that one.
     """
 
@@ -136,6 +136,13 @@ class Session:
         """Every partition of the topic is joined, its weight partition too."""
         with self.lock:
             return all((topic.id, number) in self._usable().partitions for number in range(topic.partitions + 1))
+
+    def check_joined(self, topic: TopicRecord) -> None:
+        """Raises `UnknownTopic` where no partition of the topic is joined. One that has stopped is found when it is used."""
+        with self.lock:
+            core, partitions = self._usable(), [(topic.id, number) for number in range(topic.partitions + 1)]
+            if not any(partition in core.partitions for partition in partitions):
+                self._must_know(core, partitions)
 
     def join(self, timeout: float = 30.0) -> None:
         """Join a second time in the midst: partitions that are new get known, and schema and tables are taken anew."""
@@ -355,6 +362,12 @@ class Session:
                 self._run(self._core.acked(message) if isinstance(message, Ack) else self._core.refused(message))
         self.tick(time.monotonic())
 
+    def deleted(self, topic: int) -> None:
+        """The topic was deleted: everything of it that is not durable has its outcome, and nobody waits for it."""
+        with self._doing():
+            if self._core is not None:
+                self._run(self._core.forget_topic(topic))
+
     def heartbeat(self, message: Heartbeat) -> None:
         with self._doing():
             if self._core is not None:
@@ -469,7 +482,12 @@ class Session:
         for partition in partitions:
             if partition not in core.partitions:
                 topic = self.directory.name_of(partition[0])
-                raise UnknownTopic("no broker owns this partition", topic=topic, partition=partition[1])
+                raise UnknownTopic(
+                    "no broker has this partition",
+                    topic=topic,
+                    partition=partition[1],
+                    remedy="Where its topic was deleted, create it again, and open a new publisher",
+                )
 
     def _wait(self, deadline: float) -> bool:
         """Give the lock back until something changes; False once the deadline has passed."""

@@ -268,7 +268,8 @@ class SessionCore:
         """The topic was deleted."""
         for key in [key for key in self.partitions if key[0] == topic]:
             self._forget(key)
-        return self._take()
+        self._join_again_if_drained()
+        return self._pump()
 
     # --- answers --------------------------------------------------------------------------------------------------------------
 
@@ -506,7 +507,9 @@ class SessionCore:
     def _forget(self, key: PartitionId) -> None:
         """The partition's topic is gone."""
         partition = self.partitions.pop(key)
-        error = UnknownTopic("the topic was deleted", partition=key[1])
+        error = UnknownTopic(
+            "the topic was deleted", partition=key[1], remedy="Create it again, and open a new publisher"
+        )
         for event in list(partition.flight.values()):
             self._answered(partition, event)
             self._turn_down(event, error)

@@ -7,8 +7,8 @@ asked of the broker, once; after a new connection names are looked up afresh, si
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import UnknownTopic
@@ -17,6 +17,8 @@ from .messages import Call, JoinedPartition, ListTopics, TopicRecord
 
 ASK_S = 30.0
 """How long a look at an unknown topic may take."""
+
+Answer = TypeVar("Answer")
 
 Ask = Callable[[Call, Any, float], Any]
 
@@ -65,6 +67,31 @@ class Directory:
         with self._lock:
             self._by_name.clear()
 
+    def forget(self, topic: int) -> None:
+        """The broker said that the topic was deleted: what its name stands for is asked again."""
+        with self._lock:
+            self._by_name = {name: record for name, record in self._by_name.items() if record.id != topic}
+
+    def was_replaced(self, record: TopicRecord) -> bool:
+        """Its name is known to stand for another topic now."""
+        now = self._by_name.get(record.name)
+        return now is not None and now.id != record.id
+
+    def of_topics(self, names: Sequence[str], ask: Callable[[], Answer]) -> Answer:
+        """What `ask` gives, which goes by the ids of these topics: asked once more where one of them is another topic by now.
+
+        Somebody else may have deleted it and made it again. Raises `UnknownTopic` for a name that is no topic's.
+        """
+        known = [self.topic(name) for name in names]
+        try:
+            return ask()
+        except UnknownTopic:
+            for record in known:
+                self.forget(record.id)
+            if [self.topic(name).id for name in names] == [record.id for record in known]:
+                raise
+            return ask()
+
     def name_of(self, topic: int) -> str | None:
         """The name of a topic id, or None where it was never heard of."""
         record = self._by_id.get(topic)
@@ -94,3 +121,19 @@ class Directory:
     def to_ids(self, vector: Mapping[tuple[str, int], int]) -> VersionVector[int]:
         """The same vector as events carry it. Raises `UnknownTopic` that names the topic."""
         return VersionVector({(self.topic(name).id, number): position for (name, number), position in vector.items()})
+
+    def standing_ids(self, vector: Mapping[tuple[str, int], int], *, must_be_known: bool = False) -> VersionVector[int]:
+        """`to_ids` of what somebody has seen: without the topics that were deleted since, because nothing rests on those now.
+
+        `must_be_known`: raises `UnknownTopic` for a name that never was a topic's as far as is known here.
+        """
+        standing: dict[str, TopicRecord] = {}
+        for name in {name for name, _ in vector}:
+            try:
+                standing[name] = self.topic(name)
+            except UnknownTopic:
+                if must_be_known and all(known.name != name for known in list(self._by_id.values())):
+                    raise
+        return VersionVector(
+            {(standing[name].id, number): position for (name, number), position in vector.items() if name in standing}
+        )

@@ -433,6 +433,7 @@ class Demoted(Message, frozen=True):
     """Nothing more is fanned out to this client after position `after`: it fetches, and follows again when it is near the head.
 
     Also the answer to a `Follow` from a place that the broker no longer keeps in memory; `error` where it cannot be served.
+    Of a partition whose topic was deleted, followers and sessions that joined it hear `UnknownTopic`.
     """
 
     topic: int

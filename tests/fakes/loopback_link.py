@@ -176,3 +176,7 @@ class FakeDirectory:
             if name not in ids:
                 raise UnknownTopic("no such topic", topic=name)
         return VersionVector({(ids[name], n): at for (name, n), at in vector.items()})
+
+    def standing_ids(self, vector: Mapping[tuple[str, int], int], *, must_be_known: bool = False) -> VersionVector[int]:
+        known = {record.name for record in self._topics.values()}
+        return self.to_ids({at: position for at, position in vector.items() if must_be_known or at[0] in known})
