@@ -20,6 +20,10 @@ from .effects import Deliver, Jump
 from .undo import BeforeImages
 from .versions import Sealed, Versions
 
+IDLE_STAGED_S = 30.0
+"""A version of which nothing more has come for so long gives its memory back: its producer may be gone for good. Should a
+commit name it after all, the log has its chunks."""
+
 
 class TopicState:
     """One topic as a replica holds it."""
@@ -82,6 +86,8 @@ class Applier:
         self._keep = keep_versions
         self._images: dict[PartitionId, BeforeImages] = {}
         self.topics: dict[int, TopicState] = {}
+        self._staged: dict[int, tuple[int, float]] = {}
+        """Topic → (chunks that had come, since when no more have)."""
         self.skipped_events = 0
         """Events of tables (definitions, rows, gradients), which a replica passes over."""
 
@@ -109,6 +115,7 @@ class Applier:
     def drop(self, topic_id: int) -> None:
         """Forget a topic, its entries and versions."""
         topic = self.topics[topic_id]
+        self._staged.pop(topic_id, None)
         self.topics = {known: state for known, state in self.topics.items() if known != topic_id}
         topic.versions.clear()
         topic.unpin()
@@ -197,6 +204,16 @@ class Applier:
             images.settle(durable)
         elif partition[0] in self.topics:
             self.topics[partition[0]].versions.settle(durable)
+
+    def free_idle(self, now: float) -> None:
+        """Give back what is staged of versions that do not go on. By the applying thread; `now`: time.monotonic()."""
+        for topic_id, topic in self.topics.items():
+            staging = topic.versions.staging
+            staged, since = self._staged.get(topic_id, (-1, now))
+            if staged != staging.staged:
+                self._staged[topic_id] = staging.staged, now
+            elif now - since >= IDLE_STAGED_S:
+                staging.drop_bytes()
 
     def refetched(self, partition: PartitionId, frame: EventFrame) -> None:
         self.topics[partition[0]].versions.refetched(frame)

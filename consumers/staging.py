@@ -88,6 +88,8 @@ class Staging:
         self._expected_nbytes = 0
         self._no_room_for: int | None = None
         """A version that found no room for a slot of its own before its commit."""
+        self.staged = 0
+        """How many chunks have come."""
 
     def expect(self, sizes: Mapping[str, int]) -> None:
         """The next version will have these tensors (name → bytes, tied ones left out), as far as anybody knows."""
@@ -96,6 +98,7 @@ class Staging:
 
     def stage_chunk(self, frame: EventFrame) -> None:
         """Keep a chunk; where the budget has no room, only where it stands."""
+        self.staged += 1
         chunk = StagedChunk.of(frame)
         early = self._early_for(chunk.version)
         if early is not None and early.place(chunk.segments, frame.bulk):

@@ -11,6 +11,7 @@ import pytest
 
 from feeding.fakes import FakeBroker
 from paramstream.consistency.vector import VersionVector
+from paramstream.consumers.applying import IDLE_STAGED_S
 from paramstream.consumers.replica import Replica
 from paramstream.errors import EventLost, InvalidEvent, StorageFull, VersionNotHeld
 from paramstream.events.codec import decode_event
@@ -327,3 +328,28 @@ def test_a_reader_that_spins_through_500_commits_sees_only_whole_versions(broker
         assert len({version for version, _, _ in seen}) > 20
         for version, digest, values in seen:
             assert values == {float(version)} and digest == digests.get(version, digest)
+
+
+@pytest.mark.parametrize("like_the_one_served", [True, False])
+def test_what_a_producer_left_behind_gives_its_memory_back_and_is_fetched_again_for_a_late_commit_G09(
+    broker: FakeBroker, like_the_one_served: bool
+) -> None:
+    with TieredStore() as store, follow(broker, store=store) as replica:
+        if like_the_one_served:
+            broker.weights.version(1, tensors(1.0))
+        broker.settle()
+        before = store.usage()
+        *staged, commit = broker.weights.version(2, tensors(2.0))
+        for frame in staged:
+            broker.handler.event(memoryview(frame))
+        held = store.usage()
+        assert held.dense_bytes + held.staging_bytes > before.dense_bytes + before.staging_bytes
+        for now in (0.0, IDLE_STAGED_S - 1.0):
+            broker.handler.tick(now)
+            assert store.usage() == held
+        broker.handler.tick(IDLE_STAGED_S)
+        freed = store.usage()
+        assert (freed.dense_bytes, freed.staging_bytes) == (before.dense_bytes, before.staging_bytes)
+        broker.handler.event(memoryview(commit))
+        broker.settle()
+        assert replica.weights().version == 2 and (replica.weights()["t1"] == 2.0).all()
