@@ -97,10 +97,7 @@ class Replica:
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
         error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
         """
-        if keep_versions < 1:
-            raise InvalidEvent("a replica keeps one version at least")
-        if catch_up not in ("latest", "all"):
-            raise InvalidEvent(f"catch_up={catch_up!r} is neither 'latest' nor 'all'")
+        _check_options(keep_versions, catch_up, arrays)
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
         check_name("replica", self.name)
         deadline = time.monotonic() + timeout
@@ -113,13 +110,7 @@ class Replica:
         self._applier = Applier(self._store, keep_versions)
         self._bound: list[Bound] = []
         self._closed = False
-        for record in self._scope.records:
-            self._applier.add(record, self._scope.state_partitions(record))
-        hello = Hello(FORMAT)
-        if name is not None:
-            # A name that somebody chose has one live owner; a random one is nobody else's.
-            incarnation: int = directory.request(OpenReplica(name), int, time_left(deadline))
-            hello = Hello(FORMAT, name, incarnation)
+        hello = self._hello(name, deadline)
         self._core = SubscriptionCore(ordering, self._scope.starts)
         self._sink = ReplicaSink(
             self.name,
@@ -130,21 +121,12 @@ class Replica:
             on_applied,
             every_version=catch_up == "all",
         )
-        for at in self._scope.latest:
-            self._sink.jumps.begin(at)
         self._waits = Waits(self._sink, self._core, directory)
         self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
-        self._link = feed.link = self._sink.link = self._sink.jumps.link = make_link(
-            feed, lambda: hello, f"replica-{self.name}"
-        )
-        try:
-            self._link.start(time_left(deadline))
-            self._waits.until(self._waits.applied(self._scope.targets), deadline, "the start state")
-            self._sink.jumps.while_behind = True
-        except BaseException:
-            self.close(timeout=1.0)
-            raise
+        link = make_link(feed, lambda: hello, f"replica-{self.name}")
+        self._link = feed.link = self._sink.link = self._sink.jumps.link = link
+        self._start(deadline)
 
     # --- weights --------------------------------------------------------------------------------------------------------------
 
@@ -347,6 +329,26 @@ class Replica:
 
     # --- inside -----------------------------------------------------------------------------------------------------------------
 
+    def _hello(self, name: str | None, deadline: float) -> Hello:
+        """A name that somebody chose has one live owner; a random one is nobody else's."""
+        if name is None:
+            return Hello(FORMAT)
+        incarnation: int = self._directory.request(OpenReplica(name), int, time_left(deadline))
+        return Hello(FORMAT, name, incarnation)
+
+    def _start(self, deadline: float) -> None:
+        for record in self._scope.records:
+            self._applier.add(record, self._scope.state_partitions(record))
+        for at in self._scope.latest:
+            self._sink.jumps.begin(at)
+        try:
+            self._link.start(time_left(deadline))
+            self._waits.until(self._waits.applied(self._scope.targets), deadline, "the start state")
+            self._sink.jumps.while_behind = True
+        except BaseException:
+            self.close(timeout=1.0)
+            raise
+
     def _topic(self, name: str | None) -> TopicState:
         if self._closed:
             raise ParamstreamError("the replica is closed")
@@ -404,3 +406,12 @@ class Replica:
         with self._sink.changed:
             self._sink.bounds = tuple(known for known in self._sink.bounds if known is not bound)
         self._bound = [known for known in self._bound if known is not bound]
+
+
+def _check_options(keep_versions: int, catch_up: str, arrays: str | None) -> None:
+    if keep_versions < 1:
+        raise InvalidEvent("a replica keeps one version at least")
+    if catch_up not in ("latest", "all"):
+        raise InvalidEvent(f"catch_up={catch_up!r} is neither 'latest' nor 'all'")
+    if arrays not in (None, "numpy", "torch"):
+        raise InvalidEvent(f"arrays={arrays!r} is neither 'numpy' nor 'torch'")

@@ -24,7 +24,6 @@ from .session import Session
 
 _COMMIT_BYTES = 96
 _PART_REF_BYTES = 24
-_VECTOR_ENTRY_BYTES = 20
 
 Nameable = Receipt | VersionVector[str]
 

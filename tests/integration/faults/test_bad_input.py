@@ -247,6 +247,8 @@ def test_bad_questions_to_a_replica_are_refused(client: ps.Client, publisher: ps
         lambda: client.replica("model", ordering="total"),
         lambda: client.replica("model", start="yesterday"),
         lambda: client.replica("model", keep_versions=0),
+        lambda: client.replica("model", catch_up="some"),
+        lambda: client.replica("model", arrays="jax"),  # type: ignore[arg-type]
         lambda: client.replica("model", partitions=[1]),
         lambda: client.replica("model", partitions=[-1]),
         lambda: client.replica([]),
