@@ -82,8 +82,8 @@ class Calls:
         self._describe_broker = describe_broker
         self._waiting: list[Waiting] = []
         self._reports: dict[str, tuple[float, Report]] = {}
-        self._opened: dict[str, float] = {}
-        """Producer names that were opened lately, with when: their first join may be on its way."""
+        self._opened: dict[tuple[str, str], float] = {}
+        """(kind, name) of producers and replicas that were opened lately, with when: they may not have come yet."""
         self._began = time.monotonic()
 
     @property
@@ -102,7 +102,6 @@ class Calls:
             case CreateTable():
                 self._create_table(call, answer)
             case OpenProducer():
-                self._opened[call.name] = time.monotonic()
                 self._open_name("producer", call.name, self.meta.open_producer(call.name), answer)
             case OpenReplica():
                 self._open_name("replica", call.name, self.meta.open_replica(call.name), answer)
@@ -170,19 +169,22 @@ class Calls:
         before = time.monotonic() - REMEMBER_S
         self._reports = {name: known for name, known in self._reports.items() if known[0] > before}
 
-    def forget_names(self, live: Iterable[str]) -> None:
-        """Drop from `__meta` the producer names that no partition knows any more and no `live` session has."""
+    def forget_names(self, producing: Iterable[str], following: Iterable[str]) -> None:
+        """Drop from `__meta` the names that nobody has: of producers those that no partition knows and that are not `producing`,
+        of replicas those that no report names and that are not `following`.
+        """
         before = time.monotonic() - REMEMBER_S
         if before < self._began:
             # Sessions of the start before may be on their way back; under "none" no partition knows their names.
             return
-        self._opened = {name: at for name, at in self._opened.items() if at > before}
-        known = {
-            *live,
-            *self._opened,
-            *(name for owned in self._partitions.owned.values() for name in owned.core.names()),
-        }
-        entry = self.meta.forget_producers(known)
+        self._opened = {opened: at for opened, at in self._opened.items() if at > before}
+        lately: dict[str, set[str]] = {"producer": set(), "replica": set()}
+        for kind, name in self._opened:
+            lately[kind].add(name)
+        held = (name for owned in self._partitions.owned.values() for name in owned.core.names())
+        entry = self.meta.forget_names(
+            {*producing, *lately["producer"], *held}, {*following, *lately["replica"], *self._reports}
+        )
         if entry is not None:
             self._write(META, entry.payload, entry.bulk)
 
@@ -229,6 +231,7 @@ class Calls:
     def _open_name(self, kind: str, name: str, opened: tuple[Entry, int], answer: Answer) -> None:
         entry, incarnation = opened
         _log.info("%s %r is opened, incarnation %d", kind, name, incarnation)
+        self._opened[kind, name] = time.monotonic()
         self._when(self._written(entry), lambda: answer(incarnation))
 
     def _join(self, peer: Peer, call: Join, answer: Answer) -> None:

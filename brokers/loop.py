@@ -446,7 +446,10 @@ class Loop:
     def _trim(self, now: float) -> None:
         self._next_trim, self._next_pressed_trim = now + TRIM_S, now + PRESSED_TRIM_S
         self._calls.forget_reports()
-        self._calls.forget_names(name for peer in self._peers.values() for name in peer.joined.values())
+        self._calls.forget_names(
+            (name for peer in self._peers.values() for name in peer.joined.values()),
+            (peer.name for peer in self._peers.values()),
+        )
         use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
             floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())

@@ -142,10 +142,12 @@ class MetaState:
     def open_replica(self, name: str) -> tuple[Entry, int]:
         return self._open_name("replica", name)
 
-    def forget_producers(self, known: Collection[str]) -> Entry | None:
-        """Drops the producer names that no partition knows (`known`) any more; None where there are none."""
-        kept = {_name_key("producer", name) for name in known}
-        gone = tuple(key for key in self._keys("producer/") if key not in kept)
+    def forget_names(self, producers: Collection[str], replicas: Collection[str]) -> Entry | None:
+        """Drops the names that are not among these, which somebody may come back under; None where there are none."""
+        kept = {
+            _name_key(kind, name) for kind, names in (("producer", producers), ("replica", replicas)) for name in names
+        }
+        gone = tuple(key for key in (*self._keys("producer/"), *self._keys("replica/")) if key not in kept)
         return Entry(Delete(keys=gone)) if gone else None
 
     # --- inside ---

@@ -143,9 +143,9 @@ def test_producer_names_that_no_partition_knows_are_forgotten() -> None:
     core = registry()
     for name in ("kept", "gone"):
         write(core, core.meta.open_producer(name)[0])
-    write(core, core.meta.forget_producers({"kept"}))
+    write(core, core.meta.forget_names({"kept"}, set()))
     assert core.meta.producer_incarnation("gone") == 0 and core.meta.producer_incarnation("kept") == core.epoch + 1
-    assert core.meta.forget_producers({"kept"}) is None
+    assert core.meta.forget_names({"kept"}, set()) is None
 
 
 def test_the_view_needs_nothing_but_the_entries() -> None:
