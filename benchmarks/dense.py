@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,32 +20,52 @@ TOPIC = "weights"
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
+@dataclass(frozen=True)
+class Log:
+    """A log of a broker, and how many versions go through it before any is measured."""
+
+    kind: str
+    limit_versions: int
+    warm_up: int
+
+
+LOGS = {
+    # The first ones pay for memory that is kept from then on. All that the log keeps is fresh memory all the same.
+    "memory": Log("memory:", limit_versions=64, warm_up=2),
+    # As after a longer run: old versions leave it, and new ones get their memory.
+    "memory_full": Log("memory:", limit_versions=16, warm_up=20),
+    "file": Log("file:", limit_versions=64, warm_up=2),
+}
+
+
 def run(quick: bool = False) -> dict[str, object]:
-    """Over ipc and tcp, with a memory log and a local one: GB/s, and the ratios to raw frames and to one memcpy.
+    """Over ipc and tcp, with a memory log (new, and full) and a local one: GB/s, and the ratios to raw frames and one memcpy.
 
     Producer, broker and replica are three processes; medians of the rounds. A ratio of 0.5 to raw means half its speed.
     """
     rounds, nbytes = (3, 32 * 2**20) if quick else (7, 64 * 2**20)
     results: dict[str, object] = {}
     for transport in TRANSPORTS:
-        for log in ("memory:", "file:"):
-            for name, value in _over(transport, log, rounds, nbytes).items():
-                results[f"{transport}_{log.strip(':')}_{name}"] = value
+        for log, settings in LOGS.items():
+            for name, value in _over(transport, settings, rounds, nbytes).items():
+                results[f"{transport}_{log}_{name}"] = value
     return results
 
 
-def _over(transport: str, log: str, rounds: int, nbytes: int) -> dict[str, object]:
+def _over(transport: str, log: Log, rounds: int, nbytes: int) -> dict[str, object]:
     weights = {f"layer.{n}": np.ones(nbytes // TENSORS // 4, dtype=np.float32) for n in range(TENSORS)}
     with (
-        broker(transport, log) as endpoint,
+        broker(transport, log.kind, log.limit_versions * nbytes) as endpoint,
         ps.connect(endpoint) as client,
         RawRelay(transport, RAW_FRAME_NBYTES) as raw,
     ):
         client.create_topic(TOPIC)
         with client.publisher(TOPIC, producer="dense") as publisher, Following(endpoint, TOPIC) as replica:
-            figures = [_round(publisher, replica, raw, weights, version) for version in range(2 + rounds)]
-            # The first ones pay for memory that is kept from then on.
-            return medians(figures[2:])
+            for version in range(log.warm_up):
+                _publish(publisher, replica, weights, version)
+            versions = range(log.warm_up, log.warm_up + rounds)
+            raw.seconds(nbytes)
+            return medians([_round(publisher, replica, raw, weights, version) for version in versions])
 
 
 def _round(

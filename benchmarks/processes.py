@@ -73,7 +73,7 @@ class Process:
 
 
 @contextmanager
-def broker(transport: str, log: str = "memory:") -> Generator[str]:
+def broker(transport: str, log: str = "memory:", log_limit_bytes: int = 4 * 1024**3) -> Generator[str]:
     """`paramstream broker` on a free address: its endpoint. `log` is "memory:" or "file:", which gets a new folder."""
     with ExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="paramstream-"))
@@ -86,7 +86,7 @@ def broker(transport: str, log: str = "memory:") -> Generator[str]:
             "--bind",
             free_address(transport, folder),
         ]
-        command += ["--log", f"file:{folder}/log" if log == "file:" else log]
+        command += ["--log", f"file:{folder}/log" if log == "file:" else log, "--log-limit", str(log_limit_bytes)]
         process = closing.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         closing.callback(process.terminate)
         assert process.stdout is not None
