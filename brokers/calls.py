@@ -260,7 +260,7 @@ class Calls:
 
     def _versions(self, topic_id: int) -> list[VersionRecord]:
         topic = self._topic(topic_id)
-        return self._partitions.owned[topic.id, topic.partitions].core.versions()
+        return self._healthy((topic.id, topic.partitions)).core.versions()
 
     def _describe(self, topic_id: int) -> list[PartitionRecord]:
         topic = self._topic(topic_id)

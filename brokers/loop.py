@@ -452,6 +452,8 @@ class Loop:
         )
         use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
+            if owned.error is not None:
+                continue
             floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())
             if floor > owned.log.start:
                 owned.core.trimmed(owned.log.cut(floor))

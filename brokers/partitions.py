@@ -136,8 +136,11 @@ class Partitions:
     def open_meta(self) -> Owned:
         return self._open(META, PartitionSettings(role="meta", persistence="write_back"))
 
-    def open_topic(self, topic: TopicRecord) -> list[Owned]:
-        opened: list[Owned] = []
+    def open_topic(self, topic: TopicRecord, *, or_none: bool = False) -> None:
+        """Open the topic's partitions. One whose log is damaged stands still, with the reason; the others are served.
+
+        `or_none`: raise that reason instead, as for a topic that is new.
+        """
         for number in range(topic.partitions + 1):
             role: Role = "weights" if number == topic.partitions else "state"
             persistence = cast("Persistence", topic.persistence)
@@ -146,16 +149,17 @@ class Partitions:
                 owned = self._open((topic.id, number), settings)
             except ParamstreamError as error:
                 error.topic = error.topic or topic.name
-                raise
+                if or_none or not isinstance(error, CorruptLog):
+                    raise
+                self._stand_still((topic.id, number), settings, error)
+                continue
             if persistence == "none" and role == "state":
                 self._define_tables(owned)
-            opened.append(owned)
-        return opened
 
     def open_new_topic(self, topic: TopicRecord) -> None:
         """All partitions of the topic, or none. Raises what the log raises."""
         try:
-            self.open_topic(topic)
+            self.open_topic(topic, or_none=True)
         except ParamstreamError:
             with suppress(ParamstreamError):
                 self.drop_topic(topic)
@@ -183,6 +187,12 @@ class Partitions:
                 if isinstance(effect, Append):
                     owned.append(effect)
         self.shown[owned.core.partition] = owned.core.accepted
+
+    def _stand_still(self, partition: PartitionId, settings: PartitionSettings, error: CorruptLog) -> None:
+        """Own the partition without opening it: whoever asks for it is told `error`, and its log is left as it is."""
+        _log.error("partition %016x/%d stands still: %s", *partition, error)
+        log = self._log.open(partition)
+        self.owned[partition] = Owned(PartitionCore(partition, settings), FanOutCore(), log, log, error)
 
     def _open(self, partition: PartitionId, settings: PartitionSettings) -> Owned:
         durable = self._log.open(partition)
