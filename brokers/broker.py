@@ -73,6 +73,7 @@ class Broker:
     ) -> None:
         self._closing = threading.Event()
         self._closed = False
+        self._pid = os.getpid()
         number = next(_numbers)
         in_process = f"inproc://paramstream-broker-{os.getpid()}-{number}"
         self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
@@ -122,7 +123,8 @@ class Broker:
 
         Raises `ParamstreamTimeout` where that took longer than `timeout` s. A second call changes nothing.
         """
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
+            # A fork has neither threads nor sockets of the broker, and its log belongs to the process that opened it.
             return
         self._closing.set()
         self._thread.join(timeout)

@@ -20,11 +20,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from typing import cast as cast_to
 
 import torch
 
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, VersionNotHeld
 from ..events.arrays import as_torch
+from ..transport.waiting import bounded
 from .casting import Cast
 from .gap import Gap
 from .matching import Match, Rename, SwapReport, Target, match
@@ -61,6 +63,8 @@ class Bound:
         follow: bool,
     ) -> None:
         """Takes the version served, if there is one. With `follow` the caller then calls `refresh` after each change of it."""
+        if not isinstance(cast_to(object, module), torch.nn.Module):
+            raise InvalidEvent(f"a torch module can be bound, not {type(module).__name__}", topic=served.topic)
         self.topic = served.topic
         self._served = served
         self._rename = rename
@@ -161,7 +165,7 @@ class Bound:
                 raise InvalidEvent(
                     "a thread cannot switch inside its own forward or hold", topic=self.topic, version=version
                 )
-        if not self._one_switch.acquire(timeout=max(0.0, timeout)):
+        if not self._one_switch.acquire(timeout=bounded(max(0.0, timeout))):
             raise self._late(version, "another switch did not end")
         try:
             with self._changed:
@@ -268,7 +272,7 @@ class Bound:
         self._drop_due()
         self._propose(wanted)
         self._changed.wait_for(
-            lambda: self._due is not wanted or self._gap.is_empty, max(0.0, deadline - time.monotonic())
+            lambda: self._due is not wanted or self._gap.is_empty, bounded(max(0.0, deadline - time.monotonic()))
         )
         self._swap_in_gap()
         if self._due is wanted:

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
 import xxhash
@@ -32,6 +32,7 @@ from ..errors import (
 from ..events.arrays import ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
+from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Hello, OpenReplica
@@ -97,7 +98,7 @@ class Replica:
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
         error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
         """
-        _check_options(keep_versions, catch_up, arrays)
+        _check_options(keep_versions, catch_up, arrays, store)
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
         check_name("replica", self.name)
         deadline = time.monotonic() + timeout
@@ -135,6 +136,8 @@ class Replica:
 
         Raises `VersionNotHeld` before the first commit, or where the version is not kept.
         """
+        if version is not None:
+            check_version(version)
         while True:
             state = self._topic(topic)
             sealed = state.served if version is None else state.find(version)
@@ -230,6 +233,7 @@ class Replica:
         Raises `VersionNotHeld` where neither replica nor log has it, `LogTruncated`, `StorageFull`, `ParamstreamTimeout`; what
         was served before is served on.
         """
+        check_version(version)
         self._pinning.pin(self._topic(topic), version, time.monotonic() + timeout)
 
     def follow(self, topic: str | None = None) -> None:
@@ -268,6 +272,8 @@ class Replica:
         if isinstance(target, VersionVector):
             vector = written = target
             self._directory.standing_ids(vector, must_be_known=True)
+        elif not hasattr(cast(object, target), "accepted"):
+            raise InvalidEvent(f"a receipt or a version vector can be waited for, not {type(target).__name__}")
         else:
             vector, written = target.accepted.result(timeout), target.positions
             self._directory.to_ids(written)
@@ -288,6 +294,7 @@ class Replica:
 
         Of one moment: nothing is applied while it is made.
         """
+        self._check_open()
         with self._sink.changed:
             rows: list[tuple[str, bytes, list[tuple[bytes, bytes, int]]]] = []
             for state in sorted(self._applier.topics.values(), key=lambda state: state.record.name):
@@ -349,9 +356,12 @@ class Replica:
             self.close(timeout=1.0)
             raise
 
-    def _topic(self, name: str | None) -> TopicState:
+    def _check_open(self) -> None:
         if self._closed:
-            raise ParamstreamError("the replica is closed")
+            raise ParamstreamError("the replica is closed", remedy="Make another one")
+
+    def _topic(self, name: str | None) -> TopicState:
+        self._check_open()
         topics = list(self._applier.topics.values())
         if name is None:
             if len(topics) != 1:
@@ -364,7 +374,7 @@ class Replica:
         raise UnknownTopic("this replica does not follow the topic", topic=name)
 
     def _get(self, state: TopicState, key: bytes | str) -> bytes | None:
-        raw = key.encode() if isinstance(key, str) else bytes(key)
+        raw = key_bytes(key)
         number = partition_of(raw, state.record.partitions)
         if self._partitions is not None and number not in self._partitions:
             raise InvalidEvent(
@@ -408,9 +418,11 @@ class Replica:
         self._bound = [known for known in self._bound if known is not bound]
 
 
-def _check_options(keep_versions: int, catch_up: str, arrays: str | None) -> None:
-    if keep_versions < 1:
-        raise InvalidEvent("a replica keeps one version at least")
+def _check_options(keep_versions: int, catch_up: str, arrays: str | None, store: TieredStore | None) -> None:
+    if not isinstance(cast(object, store), TieredStore | None):
+        raise InvalidEvent(f"store={store!r} is no TieredStore")
+    if not isinstance(cast(object, keep_versions), int) or keep_versions < 1:
+        raise InvalidEvent(f"keep_versions={keep_versions!r}: a replica keeps a whole number of versions, one at least")
     if catch_up not in ("latest", "all"):
         raise InvalidEvent(f"catch_up={catch_up!r} is neither 'latest' nor 'all'")
     if arrays not in (None, "numpy", "torch"):

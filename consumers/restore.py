@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 from ..consistency.gate import Ordering
 from ..consistency.position import START
@@ -140,6 +141,12 @@ def _check_start(source: Source, dense_only: bool) -> None:
 def _find(source: Source, at: Moment, dense_only: bool) -> tuple[SealedAt | None, Cut]:
     """The version to serve, None where there is none yet, and what of the log to apply."""
     record = source.record
+    if not isinstance(cast(object, at), int | VersionVector | datetime | None):
+        raise InvalidEvent(
+            f"at={at!r} is no moment",
+            topic=record.name,
+            remedy="Give a version, a VersionVector or a datetime, or None",
+        )
     if isinstance(at, int):
         sealed = _sealed_as(source, check_version(at))
         return sealed, Cut(_starts(source, sealed), _until(record, sealed.closed_cut()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import cast
 
 from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
@@ -26,8 +27,11 @@ class Scope:
         """Asks where the partitions stand. Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `ParamstreamTimeout`."""
         if not topics:
             raise InvalidEvent("a replica needs a topic")
-        if isinstance(start, str) and start not in ("latest", "earliest"):
+        if not isinstance(start, VersionVector) and start not in ("latest", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'latest', 'earliest' nor a version vector")
+        for number in partitions or ():
+            if not isinstance(cast(object, number), int):
+                raise InvalidEvent(f"a partition is a number, not {number!r}")
         self.partitions = None if partitions is None else sorted(set(partitions))
         """The state partitions followed; None for all."""
         self.records = list({record.id: record for record in map(directory.topic, topics)}.values())

@@ -22,6 +22,7 @@ from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, DescribePartitions, Following, Heartbeat, Hello, PartitionRecord, Welcome
+from ..transport.waiting import bounded
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .events import Event, event_of, lost_event
 from .feed import Feed
@@ -54,7 +55,7 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
     ) -> None:
         """The start is fixed when this returns. Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`."""
         deadline = time.monotonic() + timeout
-        if isinstance(start, str) and start not in ("head", "earliest"):
+        if not isinstance(start, VersionVector) and start not in ("head", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'head', 'earliest' nor a version vector")
         record = directory.topic(topic)
         found: list[PartitionRecord] = directory.request(
@@ -90,7 +91,7 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise ParamstreamTimeout(f"no event came within {timeout:g} s", topic=self._topic)
-                self._changed.wait(left)
+                self._changed.wait(None if left is None else bounded(left))
 
     def __next__(self) -> Event:
         return self.next()

@@ -10,6 +10,7 @@ from ..consistency.vector import PartitionId, VersionVector
 from ..errors import EventLost, ParamstreamError, ParamstreamTimeout
 from ..transport.directory import Directory
 from ..transport.messages import TopicRecord
+from ..transport.waiting import bounded
 from .replica_sink import ReplicaSink
 from .subscription_core import SubscriptionCore
 
@@ -60,7 +61,7 @@ class Waits:
                         f"{what} was not reached in time; applied is {self._directory.to_names(self._core.positions())}"
                         + (f"; last error: {sink.last_error}" if sink.last_error else "")
                     )
-                sink.changed.wait(left)
+                sink.changed.wait(bounded(left))
 
     def applied(self, target: Mapping[PartitionId, int]) -> Callable[[], bool]:
         """Whether `target` is applied, what was lost aside."""

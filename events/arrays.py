@@ -142,10 +142,14 @@ def _describe_torch(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
             item=name,
             remedy="Gather it on every rank first: value.full_tensor(), then publish from one rank",
         )
-    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+    if value.layout is not torch.strided:
+        raise InvalidEvent(f"a tensor of layout {value.layout} is not dense", item=name, remedy="Call to_dense()")
+    if value.is_quantized:
         raise InvalidEvent(
-            f"a tensor of layout {value.layout} on {value.device} is not dense", item=name, remedy="Call to_dense()"
+            "a quantized tensor cannot be published", item=name, remedy="Call dequantize() or int_repr()"
         )
+    if value.is_meta:
+        raise InvalidEvent("a tensor on the meta device has no values", item=name, remedy="Materialize it first")
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise InvalidEvent(

@@ -56,6 +56,18 @@ def check_payload(payload: Payload, bulk_nbytes: int) -> None:
         raise InvalidEvent(f"a {type(payload).__name__.lower()} says {expected} bytes of bulk and has {bulk_nbytes}")
 
 
+def key_bytes(key: object) -> bytes:
+    """A key as users give it: a str is its UTF-8 bytes. Raises `InvalidEvent` for what is neither bytes nor str."""
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidEvent("a str key must be valid UTF-8", item=repr(key)) from error
+    if not isinstance(key, bytes | bytearray | memoryview):
+        raise InvalidEvent(f"a key is bytes or str, not {type(key).__name__}", item=repr(key))
+    return bytes(cast(bytes, key))
+
+
 def check_key(key: bytes) -> None:
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise InvalidEvent(f"a key of {len(key)} bytes; it must have 1 to {MAX_KEY_BYTES}", item=repr(key[:64]))

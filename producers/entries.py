@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..errors import InvalidEvent
 from ..events.arrays import row_major
 from ..events.kinds import Put, PutItem, ValidFor
 from ..events.limits import MAX_CHUNK_BYTES
-from ..events.validate import check_put
+from ..events.validate import check_put, key_bytes
 from .calls import Draft
 
 Key = bytes | bytearray | memoryview | str
@@ -24,27 +24,18 @@ _ITEM_BYTES = 24
 _VALID_FOR_BYTES = 20
 
 
-def key_bytes(key: object) -> bytes:
-    """A str key is its UTF-8 bytes."""
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidEvent("a str key must be valid UTF-8", item=repr(key)) from error
-    if not isinstance(key, bytes | bytearray | memoryview):
-        raise InvalidEvent(f"a key is bytes or str, not {type(key).__name__}", item=repr(key))
-    return bytes(cast(bytes, key))
-
-
 def _value(key: bytes, value: Any) -> memoryview:
     """The bytes of any buffer, flat."""
-    if isinstance(value, np.ndarray):
-        return row_major(repr(key), cast(Any, value))
+    given = cast(object, value)
     try:
-        view = memoryview(value)
+        if isinstance(given, np.ndarray) and not cast(Any, given).dtype.hasobject:
+            return row_major(repr(key), cast(Any, given))
+        view = memoryview(cast(Any, given))
+        if view.format == "O":
+            raise TypeError("references are no bytes")
     except TypeError as error:
         raise InvalidEvent(
-            f"a value is a buffer, not {type(value).__name__}", item=repr(key[:64]), remedy="Encode it to bytes"
+            f"a value is a buffer, not {type(given).__name__}", item=repr(key[:64]), remedy="Encode it to bytes"
         ) from error
     return view if view.format == "B" and view.ndim == 1 and view.c_contiguous else memoryview(bytes(view))
 
@@ -56,6 +47,18 @@ def ttl_nanoseconds(ttl: float | None) -> int | None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         raise InvalidEvent(f"a TTL is a number of seconds, not {ttl!r}")
     return int(ttl * 1e9)
+
+
+def pairs_of(items: Mapping[Any, Any] | Iterable[tuple[Key, Any]]) -> Iterator[tuple[object, object]]:
+    """The pairs of a mapping, or of an iterable of (key, value). Raises `InvalidEvent` for anything else."""
+    given = cast(object, items.items() if isinstance(items, Mapping) else items)
+    if not isinstance(given, Iterable):
+        raise InvalidEvent(f"a mapping, or pairs of (key, value), can be put, not {type(given).__name__}")
+    for pair in cast(Iterable[object], given):
+        both = cast(tuple[object, ...], pair)
+        if not isinstance(pair, tuple | list) or len(both) != 2:
+            raise InvalidEvent("each item is a pair of (key, value)", item=repr(both)[:64])
+        yield both[0], both[1]
 
 
 def entry_of(key: object, value: Any, ttl_ns: int | None, valid_for: ValidFor | None) -> Entry:

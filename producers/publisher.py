@@ -23,11 +23,11 @@ from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, UnknownTopi
 from ..events.digest import partition_of, version_digest
 from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Rows, Table, TensorSpec, ValidFor
 from ..events.limits import check_version
-from ..events.validate import check_key
+from ..events.validate import check_key, key_bytes
 from ..transport.messages import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .directory import Directory
-from .entries import Entry, Key, entry_of, key_bytes, put_drafts, ttl_nanoseconds
+from .entries import Entry, Key, entry_of, pairs_of, put_drafts, ttl_nanoseconds
 from .observing import Observable
 from .partition_state import PartitionState
 from .receipt import Receipt
@@ -291,8 +291,7 @@ class Publisher:
         Entries of different partitions go side by side. Nothing is sent if one of them is not valid.
         """
         ttl_ns, tied = ttl_nanoseconds(ttl), self._valid_for(valid_for, timeout)
-        pairs = cast(Iterable[tuple[Key, Any]], items.items() if isinstance(items, Mapping) else items)
-        return self._put([entry_of(key, value, ttl_ns, tied) for key, value in pairs], timeout)
+        return self._put([entry_of(key, value, ttl_ns, tied) for key, value in pairs_of(items)], timeout)
 
     def delete(self, key: Key, *, timeout: float = 30.0) -> Receipt:
         """Remove an entry; one that does not exist stays away."""
@@ -365,8 +364,12 @@ class Publisher:
         seen = vector_or_replica
         if isinstance(seen, VersionVector):
             ids = self._directory.standing_ids(seen, must_be_known=True)
-        else:
+        elif isinstance(cast(object, getattr(seen, "vector", None)), VersionVector):
             ids = self._directory.standing_ids(seen.vector)
+        else:
+            raise InvalidEvent(
+                f"a vector, replica or receipt can be observed, not {type(seen).__name__}", topic=self.topic
+            )
         self._session.observe(ids)
 
     def flush(self, timeout: float = 30.0) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Generator
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import quote, unquote
 
 from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, NotDurable, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.kinds import PartRef
+from ..transport.waiting import bounded
 from .calls import Call
 from .directory import Directory
 
@@ -34,7 +35,7 @@ class Outcome(Future[VersionVector[str]]):
 
     def result(self, timeout: float | None = 30.0) -> VersionVector[str]:
         try:
-            return super().result(timeout)
+            return super().result(None if timeout is None else bounded(timeout))
         except TimeoutError as error:
             if isinstance(error, ParamstreamError):
                 raise
@@ -185,6 +186,8 @@ class Receipt:
     @staticmethod
     def parse(text: str) -> Receipt:
         """The receipt that `str` wrote. Raises `InvalidEvent` for what is none."""
+        if not isinstance(cast(object, text), str):
+            raise InvalidEvent(f"a receipt is parsed from the text that str(receipt) gave, not {type(text).__name__}")
         try:
             prefix, quoted, life, version, positions, vector, *parts = text.split(";")
             if prefix != _PREFIX or len(parts) > 1:

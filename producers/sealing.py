@@ -84,6 +84,13 @@ class Sealing:
         durable: VersionVector[str] = VersionVector()
         closed: VersionVector[str] = VersionVector()
         beneath: VersionVector[str] = VersionVector()
+        if isinstance(cast(object, given), Receipt) or not isinstance(cast(object, given), Iterable):
+            raise InvalidEvent(
+                f"parts are a list of receipts and version vectors, not {type(given).__name__}",
+                topic=self.topic.name,
+                version=self.version,
+                remedy="Write parts=[receipt, ...]",
+            )
         for each in given:
             if isinstance(each, VersionVector):
                 durable, closed = durable.merge(self._of_state(each)), closed.merge(each)

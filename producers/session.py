@@ -36,6 +36,7 @@ from ..transport.messages import (
     Welcome,
 )
 from ..transport.messages import Call as Question
+from ..transport.waiting import bounded
 from .calls import Call, Draft
 from .directory import Directory, Uplink
 from .effects import Effect, FencedOut, JoinAgain, Send, Settled
@@ -496,7 +497,7 @@ class Session:
             return False
         self._waiting += 1
         try:
-            self._changed.wait(left)
+            self._changed.wait(bounded(left))
         finally:
             self._waiting -= 1
         return True

@@ -24,6 +24,9 @@ CHUNK_META_BYTES = 32 * 1024
 PART_META_BYTES = 256 * 1024
 """About what the tensors of one part event take."""
 
+MAX_DEPTH = 64
+"""Of nested mappings: one that holds itself is refused like any other bad input."""
+
 _SEGMENT_BYTES = 24
 _SPEC_BYTES = 96
 
@@ -181,6 +184,8 @@ def _flatten(source: object, path: tuple[str, ...], found: dict[str, tuple[tuple
         raise InvalidEvent(
             f"weights are a torch module or a mapping of arrays, not {type(source).__name__}", item=where or None
         )
+    if len(path) > MAX_DEPTH:
+        raise InvalidEvent(f"mappings nest deeper than {MAX_DEPTH}", item=".".join(path)[:64])
     items = cast(Mapping[object, object], source)
     for key, value in items.items():
         if not isinstance(key, str):

@@ -43,6 +43,7 @@ from .messages import (
 )
 from .pieces import AnswerReader
 from .sockets import check_process
+from .waiting import bounded
 
 _log = logging.getLogger(__name__)
 
@@ -134,13 +135,17 @@ class Link:
         """Connect; blocks until the broker has answered. Raises `ConnectFailed` naming the endpoints after `timeout` s."""
         self._thread.start()
         try:
-            return self._first.result(timeout)
+            return self._first.result(bounded(timeout))
         except TimeoutError:
             self.close(timeout=1.0)
             raise ConnectFailed(
                 f"no broker answered at {', '.join(self._endpoints)} within {timeout:g} s ({self._last_failure})",
                 remedy="Check the address, and that the broker is running",
             ) from None
+        except BaseException:
+            # An interrupt, say: nobody has this link, so nobody would close it.
+            self.close(timeout=1.0)
+            raise
 
     def send(self, frame: Buffer | Message) -> bool:
         """Send at once from the calling thread. False, with nothing sent, while there is no connection.
@@ -170,11 +175,15 @@ class Link:
         request_id = self._remember(call, kind, done, timeout)
         if not self._send_when_connected(Request(request_id, call), deadline):  # type: ignore[arg-type]
             self._forget(request_id)
+            if self._closing.is_set():
+                raise ParamstreamError(
+                    f"{type(call).__name__} was not sent: the client is closed", remedy="Connect again"
+                )
             raise ParamstreamTimeout(
                 f"{type(call).__name__} could not be sent within {timeout:g} s: {self._last_failure}"
             )
         try:
-            return answer.result(max(0.0, deadline - time.monotonic()))
+            return answer.result(bounded(max(0.0, deadline - time.monotonic())))
         except TimeoutError:
             if answer.done():
                 raise
@@ -196,7 +205,7 @@ class Link:
             self.send(Goodbye())
         self._closing.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+            self._thread.join(bounded(timeout))
 
     # --- in the link's thread ---------------------------------------------------------------------------------------------
 
