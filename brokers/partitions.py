@@ -91,7 +91,7 @@ class Partitions:
 
     def check_past(self, head: Head, payload: Payload) -> None:
         """Raises `InvalidEvent` where an event depends on a position that its partition has not reached: whoever applies it
-        in order would wait for ever. Partitions that this broker does not own are not judged.
+        in order would wait for ever. Partitions that this broker does not own, or that stand still, are not judged.
         """
         vectors = (head.own, head.observed, payload.needs) if isinstance(payload, Commit) else (head.own, head.observed)
         for data in vectors:
@@ -108,7 +108,7 @@ class Partitions:
             raise InvalidEvent(f"the event's vector cannot be decoded: {error.problem}") from error
         for (topic, number), at in vector.items():
             owned = self.owned.get((topic, number))
-            if owned is not None and at > owned.core.sequenced:
+            if owned is not None and owned.error is None and at > owned.core.sequenced:
                 raise InvalidEvent(
                     f"it depends on {show(at)}, which is not sequenced yet: the partition stands at {show(owned.core.sequenced)}",
                     topic=owned.core.settings.topic_name,
