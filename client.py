@@ -43,22 +43,20 @@ from .producers.router import SessionRouter
 from .producers.session import Session
 from .producers.watch import Watch
 from .tiers.store import TieredStore
-from .transport.directory import Directory
-from .transport.link import Handler, Link
-from .transport.messages import (
-    FORMAT,
+from .transport.calls import (
     BrokerRecord,
     CreateTable,
     CreateTopic,
     DeleteTopic,
     DescribeBroker,
-    Hello,
     ListReplicas,
     ListVersions,
-    Report,
     TopicRecord,
     VersionRecord,
 )
+from .transport.directory import Directory
+from .transport.link import Handler, Link
+from .transport.messages import FORMAT, Hello, Report
 
 TIMEOUT_S = 30.0
 CONNECT_S = 5.0

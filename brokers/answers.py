@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..errors import Fenced, OutcomeUnknown, ParamstreamError
 from ..events.codec import EventFrame
-from ..transport.messages import Ack, Refused, WireError
+from ..transport.messages import Ack, Refused
+from ..transport.wire import WireError
 
 
 def ack(frame: EventFrame, at: int) -> Ack:

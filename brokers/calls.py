@@ -19,7 +19,7 @@ from ..consistency.vector import PartitionId
 from ..errors import Fenced, ParamstreamError, UnknownTopic
 from ..events.codec import decode_vector
 from ..events.kinds import Payload
-from ..transport.messages import (
+from ..transport.calls import (
     AwaitDurable,
     BrokerRecord,
     CreateTable,
@@ -36,11 +36,11 @@ from ..transport.messages import (
     OpenReplica,
     PartitionRecord,
     PrepareCommit,
-    Report,
     TopicRecord,
     Unconfirmed,
     VersionRecord,
 )
+from ..transport.messages import Report
 from .meta import Entry, MetaState
 from .partitions import META, Owned, Partitions
 from .peers import Peer

@@ -15,7 +15,7 @@ from ..errors import EventLost, InvalidEvent, VersionConflict
 from ..events.codec import Head
 from ..events.digest import version_digest
 from ..events.kinds import Chunk, Commit, Part, PartRef, TensorSpec
-from ..transport.messages import PreparedCommit, SealedVersion, VersionRecord
+from ..transport.calls import PreparedCommit, SealedVersion, VersionRecord
 from .schema import as_schema, check_digest, check_schema, complete, union_of
 
 PartKey = tuple[str, int, int]

@@ -14,9 +14,10 @@ from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, ParamstreamError, UnknownTopic
 from ..eventlog.log import PartitionLog
 from ..events.codec import position_of
-from ..transport.messages import Fetch, Fetched, WireError, decode_message, encode_message
+from ..transport.messages import Fetch, Fetched, decode_message, encode_message
 from ..transport.pieces import pieces_of
 from ..transport.sockets import Socket, release, router
+from ..transport.wire import WireError
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024
 """One answer, whatever the client asks for."""

@@ -22,29 +22,28 @@ from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer, EventFrame, decode_event
 from ..events.kinds import Payload
 from ..events.limits import MAX_EVENT_BYTES
+from ..transport.calls import BrokerRecord
 from ..transport.messages import (
     FORMAT,
     Ack,
-    BrokerRecord,
     Credit,
     Demoted,
     Follow,
     Goodbye,
     Heartbeat,
     Hello,
-    Message,
     Refused,
     Report,
     Request,
     Response,
     Unfollow,
     Welcome,
-    WireError,
     decode_message,
     encode_message,
     encode_result,
 )
 from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
+from ..transport.wire import Message, WireError
 from .calls import Calls
 from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send

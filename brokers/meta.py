@@ -24,7 +24,7 @@ from ..errors import InvalidEvent, TopicExists, UnknownTopic
 from ..events.kinds import Delete, Put, PutItem, Table
 from ..events.limits import check_name
 from ..events.validate import check_table
-from ..transport.messages import CreateTable, CreateTopic, TopicRecord
+from ..transport.calls import CreateTable, CreateTopic, TopicRecord
 
 MAX_PARTITIONS = 1024
 """State partitions of a topic: each costs a log of its own."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from ..consistency.position import events_between
 from ..consistency.vector import PartitionId
 from ..events.codec import decode_vector
-from ..transport.messages import BrokerRecord, FollowerRecord, PartitionLoad, ProducerRecord, ReplicaRecord, Report
+from ..transport.calls import BrokerRecord, FollowerRecord, PartitionLoad, ProducerRecord, ReplicaRecord
+from ..transport.messages import Report
 from .partitions import META, Owned, Partitions
 from .peers import Peer
 

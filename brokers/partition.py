@@ -25,16 +25,15 @@ from ..consistency.vector import PartitionId
 from ..errors import EventLost, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
 from ..events.codec import Buffer, EventFrame, decode_event, encode_event, stamp_frame
 from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload, Table
-from ..transport.messages import (
-    Heads,
+from ..transport.calls import (
     JoinedPartition,
     PartitionRecord,
     PrepareCommit,
     PreparedCommit,
-    Refused,
     Unconfirmed,
     VersionRecord,
 )
+from ..transport.messages import Heads, Refused
 from .answers import ack, fenced, other_epoch, refused
 from .checks import Role, check_event
 from .effects import Answer, Append, Effect, FanOut, Origin

@@ -19,7 +19,8 @@ from ..eventlog.log import EventLog, PartitionLog
 from ..eventlog.memory import MemoryLog
 from ..events.codec import EventFrame, Head, decode_vector
 from ..events.kinds import Commit, Payload
-from ..transport.messages import Heads, TopicRecord
+from ..transport.calls import TopicRecord
+from ..transport.messages import Heads
 from .checks import Role
 from .effects import Append
 from .fanout import FanOutCore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..eventlog.reading import FolderReader
 from ..events.kinds import Kind
-from ..transport.messages import TopicRecord
+from ..transport.calls import TopicRecord
 from .meta import MetaState
 from .partitions import META
 from .state import PartitionState

@@ -17,7 +17,7 @@ from ..errors import CorruptLog
 from ..events.codec import Buffer, EventFrame, Head, decode_vector, encode_vector
 from ..events.kinds import Chunk, Commit, Delete, Epoch, Part, Put, Table
 from ..events.validate import put_values
-from ..transport.messages import LastEvent
+from ..transport.calls import LastEvent
 from .dense import DenseState
 
 

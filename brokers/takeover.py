@@ -13,7 +13,7 @@ from ..consistency.position import position
 from ..consistency.vector import PartitionId
 from ..events.codec import MAX_BASE_BYTES, Head, encode_event, stamp_frame
 from ..events.kinds import Base, Claim, Epoch
-from ..transport.messages import Unconfirmed
+from ..transport.calls import Unconfirmed
 from .state import PartitionState, Tenure
 
 OWNER = Head(producer="", incarnation=0, sequence=0)

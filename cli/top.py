@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..client import Client, connect
 from ..consistency.position import events_between, show
 from ..errors import ParamstreamError
-from ..transport.messages import BrokerRecord, FollowerRecord, PartitionLoad, ReplicaRecord
+from ..transport.calls import BrokerRecord, FollowerRecord, PartitionLoad, ReplicaRecord
 from .options import add_connect, add_json, seconds
 from .output import print_json, table_lines
 from .redraw import Redrawn

@@ -15,7 +15,7 @@ from ..events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, P
 from ..events.validate import put_values
 from ..tiers.entries import Entry
 from ..tiers.store import TieredStore
-from ..transport.messages import TopicRecord
+from ..transport.calls import TopicRecord
 from .effects import Deliver, Jump
 from .undo import BeforeImages
 from .versions import Sealed, Versions

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
+from ..transport.calls import ListReplicas, ListVersions, TopicRecord, VersionRecord
 from ..transport.directory import Directory
-from ..transport.messages import ListReplicas, ListVersions, Report, TopicRecord, VersionRecord
+from ..transport.messages import Report
 from .scope import time_left
 from .status import STALE_S, ReplicaStatus
 

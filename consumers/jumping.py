@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..consistency.vector import PartitionId
 from ..errors import LogTruncated, ParamstreamError
 from ..events.codec import decode_vector
-from ..transport.messages import DescribePartitions, PartitionRecord
+from ..transport.calls import DescribePartitions, PartitionRecord
 from .applying import Applier
 from .links import ConsumerLink
 from .subscription_core import SubscriptionCore

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from ..errors import ParamstreamError
 from ..events.codec import Buffer
+from ..transport.calls import Call
 from ..transport.link import Handler
-from ..transport.messages import Call, Fetch, Hello, Message, Welcome
+from ..transport.messages import Fetch, Hello, Welcome
+from ..transport.wire import Message
 
 
 class ConsumerLink(Protocol):

@@ -9,16 +9,8 @@ from collections.abc import Iterator
 from ..consistency.vector import PartitionId
 from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
 from ..events.codec import position_of
-from ..transport.messages import (
-    FORMAT,
-    AnyMessage,
-    DescribePartitions,
-    Fetch,
-    Fetched,
-    Hello,
-    PartitionRecord,
-    Welcome,
-)
+from ..transport.calls import DescribePartitions, PartitionRecord
+from ..transport.messages import FORMAT, AnyMessage, Fetch, Fetched, Hello, Welcome
 from .links import ConsumerLink, MakeLink
 
 PAGE_BYTES = 8 * 1024 * 1024

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..errors import EventLost, UnknownTopic, VersionNotHeld
 from ..tiers.store import TieredStore
+from ..transport.calls import ListVersions, VersionRecord
 from ..transport.directory import Directory
-from ..transport.messages import ListVersions, VersionRecord
 from .applying import Applier, TopicState
 from .links import MakeLink
 from .refetch import refetch

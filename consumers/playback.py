@@ -14,23 +14,10 @@ from typing import Any
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent, ParamstreamError
 from ..events.codec import Buffer, position_of
+from ..transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord
 from ..transport.link import Handler
-from ..transport.messages import (
-    Call,
-    Demoted,
-    DescribePartitions,
-    Fetch,
-    Fetched,
-    Follow,
-    Following,
-    Hello,
-    ListTopics,
-    Message,
-    OpenReplica,
-    PartitionRecord,
-    Welcome,
-    WireError,
-)
+from ..transport.messages import Demoted, Fetch, Fetched, Follow, Following, Hello, Welcome
+from ..transport.wire import Message, WireError
 from .sources import Progress, Source
 
 MAX_POSITION = (1 << 64) - 1

@@ -11,7 +11,7 @@ from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Chunk, Commit, Part
 from ..events.validate import check_payload
 from ..tiers.store import TieredStore
-from ..transport.messages import TopicRecord, VersionRecord
+from ..transport.calls import TopicRecord, VersionRecord
 from .followed import Held
 from .links import MakeLink
 from .pages import Pager

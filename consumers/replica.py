@@ -34,8 +34,9 @@ from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
+from ..transport.calls import OpenReplica
 from ..transport.directory import Directory
-from ..transport.messages import FORMAT, Hello, OpenReplica
+from ..transport.messages import FORMAT, Hello
 from .applying import Applier, TopicState
 from .casting import Cast
 from .effects import Step
@@ -323,6 +324,7 @@ class Replica:
         self._waits.close()
         self._link.close(timeout)
         self._applier.close()
+        self._store.release()
         if self._own_store:
             self._store.close()
 
@@ -344,6 +346,7 @@ class Replica:
         return Hello(FORMAT, name, incarnation)
 
     def _start(self, deadline: float) -> None:
+        self._store.claim(self.name)
         for record in self._scope.records:
             self._applier.add(record, self._scope.state_partitions(record))
         for at in self._scope.latest:

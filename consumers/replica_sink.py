@@ -11,18 +11,10 @@ from typing import Protocol
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull, UnknownTopic
 from ..events.codec import encode_vector
+from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
-from ..transport.messages import (
-    DescribePartitions,
-    Following,
-    Heartbeat,
-    ListTopics,
-    PartitionRecord,
-    Report,
-    TopicRecord,
-    Welcome,
-    WireError,
-)
+from ..transport.messages import Following, Heartbeat, Report, Welcome
+from ..transport.wire import WireError
 from .applying import Applier, TopicState
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .jumping import Jumps
@@ -33,7 +25,7 @@ from .versions import Missing, Sealed
 
 REPORT_S = 0.5
 LOOK_AGAIN_S = 1.0
-"""How often a replica asks for a topic of its name that is gone."""
+"""How often a replica asks for a topic of its name that is gone, and tries what its store had no room for."""
 
 
 class Swapping(Protocol):
@@ -103,6 +95,9 @@ class ReplicaSink:
         self._looking = False
         self._gone: set[str] = set()
         self._held_at: tuple[PartitionId, int] | None = None
+        self._full: set[PartitionId] = set()
+        """Partitions that the store had no room for. There may be some again: readers let go of versions, entries end."""
+        self._room_at = 0.0
 
     # --- effects ------------------------------------------------------------------------------------------------------------
 
@@ -199,6 +194,10 @@ class ReplicaSink:
             self.changed.notify_all()
         if isinstance(error, UnknownTopic) and name is not None:
             self._gone.add(name)
+        if isinstance(error, StorageFull):
+            self._full.add(partition)
+            self._held_at = None
+            self._room_at = time.monotonic() + LOOK_AGAIN_S
 
     def _goes_on(self, partition: PartitionId) -> None:
         """Under the lock: a jump leads on from where the partition stood; its lease is wanted soon."""
@@ -284,9 +283,18 @@ class ReplicaSink:
         if now >= self._report_at and self.link.connected:
             self._report_at = now + REPORT_S
             self.link.send(self.report())
+        if self._full and now >= self._room_at and self.link.connected:
+            self._try_full_again()
         if self._gone and now >= self._look_at and self.link.connected:
             self._look_at = now + LOOK_AGAIN_S
             self._look_for_topics()
+
+    def _try_full_again(self) -> None:
+        with self.changed:
+            full, self._full = self._full.intersection(self._core.partitions()), set()
+            self.stopped = {p: error for p, error in self.stopped.items() if p not in full}
+            for partition in full:
+                self._core.resume(partition)
 
     def topics(self) -> list[TopicRecord]:
         """The topics followed, in any thread."""

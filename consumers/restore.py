@@ -26,8 +26,8 @@ from ..events.codec import EventFrame, decode_vector
 from ..events.kinds import Chunk, Commit, Part
 from ..events.limits import check_version
 from ..tiers.store import TieredStore
+from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
-from ..transport.messages import TopicRecord
 from .playback import MAX_POSITION, Cut, Playback
 from .replica import Replica
 from .sources import BrokerSource, FolderSource, Progress, Source, frames_of, named

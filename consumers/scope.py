@@ -9,8 +9,8 @@ from typing import cast
 from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent, LogTruncated
+from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
-from ..transport.messages import DescribePartitions, PartitionRecord, TopicRecord
 
 
 class Scope:

@@ -10,8 +10,9 @@ from ..errors import LogTruncated, UnknownTopic
 from ..eventlog.reading import FolderReader
 from ..events.codec import EventFrame, decode_event, position_of
 from ..events.kinds import Kind
+from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from ..transport.link import Handler, Link
-from ..transport.messages import DescribePartitions, Hello, ListTopics, PartitionRecord, TopicRecord
+from ..transport.messages import Hello
 from .pages import PAGE_BYTES, Pager
 
 Progress = Callable[[int], None]

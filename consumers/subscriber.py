@@ -20,8 +20,9 @@ from typing import Self
 from ..consistency.gate import Ordering
 from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
+from ..transport.calls import DescribePartitions, PartitionRecord
 from ..transport.directory import Directory
-from ..transport.messages import FORMAT, DescribePartitions, Following, Heartbeat, Hello, PartitionRecord, Welcome
+from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Welcome
 from ..transport.waiting import bounded
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .events import Event, event_of, lost_event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..transport.messages import VersionRecord
+from ..transport.calls import VersionRecord
 from .versions import Sealed
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import EventLost, ParamstreamError, ParamstreamTimeout
+from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
-from ..transport.messages import TopicRecord
 from ..transport.waiting import bounded
 from .replica_sink import ReplicaSink
 from .subscription_core import SubscriptionCore

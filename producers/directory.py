@@ -9,7 +9,8 @@ from ..consistency.vector import PartitionId, VersionVector
 from ..errors import ParamstreamError
 from ..events.codec import Buffer
 from ..events.kinds import Table
-from ..transport.messages import Call, JoinedPartition, Message, TopicRecord
+from ..transport.calls import Call, JoinedPartition, TopicRecord
+from ..transport.wire import Message
 
 
 class Directory(Protocol):

@@ -9,7 +9,7 @@ from ..consistency.epochs import EpochEnds
 from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId
 from ..events.kinds import Commit, Table, TensorSpec
-from ..transport.messages import JoinedPartition, SealedVersion
+from ..transport.calls import JoinedPartition, SealedVersion
 from .calls import Call, Event
 
 

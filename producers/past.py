@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..consistency.epochs import EpochEnds
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..events.codec import decode_vector, encode_vector
-from ..transport.messages import LastEvent
+from ..transport.calls import LastEvent
 
 
 class Past:

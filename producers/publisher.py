@@ -24,7 +24,7 @@ from ..events.digest import partition_of, version_digest
 from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Rows, Table, TensorSpec, ValidFor
 from ..events.limits import check_version
 from ..events.validate import check_key, key_bytes
-from ..transport.messages import ListVersions, TopicRecord, VersionRecord
+from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .directory import Directory
 from .entries import Entry, Key, entry_of, pairs_of, put_drafts, ttl_nanoseconds

@@ -14,7 +14,7 @@ from ..events.arrays import describe, is_torch, row_major
 from ..events.digest import partition_of
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
 from ..events.limits import MAX_CHUNK_BYTES
-from ..transport.messages import TopicRecord
+from ..transport.calls import TopicRecord
 from .calls import Draft
 
 _KEY = np.dtype("<i8")

@@ -16,7 +16,7 @@ from ..consistency.vector import VersionVector
 from ..errors import EventLost, InvalidEvent, ParamstreamTimeout
 from ..events.codec import encode_vector
 from ..events.kinds import Commit, PartRef
-from ..transport.messages import AwaitDurable, PrepareCommit, PreparedCommit, TopicRecord
+from ..transport.calls import AwaitDurable, PrepareCommit, PreparedCommit, TopicRecord
 from .calls import Call, Draft
 from .directory import Directory
 from .receipt import Receipt, ReceiptRecord

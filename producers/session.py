@@ -23,19 +23,9 @@ from ..errors import (
     ParamstreamTimeout,
     UnknownTopic,
 )
-from ..transport.messages import (
-    Ack,
-    DescribePartitions,
-    Heartbeat,
-    Join,
-    Joined,
-    OpenProducer,
-    PartitionRecord,
-    Refused,
-    TopicRecord,
-    Welcome,
-)
-from ..transport.messages import Call as Question
+from ..transport.calls import Call as Question
+from ..transport.calls import DescribePartitions, Join, Joined, OpenProducer, PartitionRecord, TopicRecord
+from ..transport.messages import Ack, Heartbeat, Refused, Welcome
 from ..transport.waiting import bounded
 from .calls import Call, Draft
 from .directory import Directory, Uplink

@@ -24,15 +24,8 @@ from ..consistency.vector import PartitionId
 from ..errors import EventLost, Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, UnknownTopic
 from ..events.codec import Head, encode_event, encode_event_into
 from ..events.kinds import Commit
-from ..transport.messages import (
-    Ack,
-    Heartbeat,
-    Joined,
-    JoinedPartition,
-    PartitionRecord,
-    Refused,
-    Unconfirmed,
-)
+from ..transport.calls import Joined, JoinedPartition, PartitionRecord, Unconfirmed
+from ..transport.messages import Ack, Heartbeat, Refused
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
 from .effects import Effect, FencedOut, JoinAgain, Send

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..consistency.position import show
 from ..errors import ConnectFailed, EventLost, NotDurable, OutcomeUnknown, ParamstreamError
-from ..transport.messages import AwaitDurable
+from ..transport.calls import AwaitDurable
 from .directory import Directory, Uplink
 from .receipt import Outcome, ReceiptRecord
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ..errors import InvalidEvent
 from .arena import Arena, Slot
 from .budget import Budget
 from .entries import EntryTable
@@ -63,7 +64,25 @@ class TieredStore:
         self._tables: dict[Partition, EntryTable] = {}
         self._staging = 0
         self._closed = False
+        self._user: str | None = None
         self._lock = threading.Lock()
+
+    def claim(self, user: str) -> None:
+        """`user` keeps its state here until `release`. Raises `InvalidEvent` where another one does: they would mix theirs."""
+        with self._lock:
+            if self._closed:
+                raise InvalidEvent(f"the store that {user!r} is given is closed", remedy="Give it an open one")
+            if self._user is not None:
+                raise InvalidEvent(
+                    f"the store that {user!r} is given serves {self._user!r}",
+                    remedy="Give each replica a store of its own, or close the other one first",
+                )
+            self._user = user
+
+    def release(self) -> None:
+        """The user that claimed the store has left nothing in it."""
+        with self._lock:
+            self._user = None
 
     def entries(self, partition: Partition) -> EntryTable:
         """The KV entries of `partition`; an empty table is made on first use. `ValueError` after `close`."""

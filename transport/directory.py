@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import UnknownTopic
 from ..events.kinds import Table
-from .messages import Call, JoinedPartition, ListTopics, TopicRecord
+from .calls import Call, JoinedPartition, ListTopics, TopicRecord
 
 ASK_S = 30.0
 """How long a look at an unknown topic may take."""

@@ -25,15 +25,14 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import ConnectFailed, CorruptLog, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer
+from .calls import Call
 from .connection import Connection
 from .messages import (
     AnyMessage,
-    Call,
     Fetch,
     Fetched,
     Goodbye,
     Hello,
-    Message,
     Request,
     Response,
     Welcome,
@@ -44,6 +43,7 @@ from .messages import (
 from .pieces import AnswerReader
 from .sockets import check_process
 from .waiting import bounded
+from .wire import Message
 
 _log = logging.getLogger(__name__)
 

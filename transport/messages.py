@@ -14,37 +14,28 @@ from typing import Any
 
 import msgspec
 
-from ..errors import CorruptLog, FieldValue, ParamstreamError, error_from_wire
-from ..events.kinds import PartRef, Table, TensorSpec
+from ..errors import CorruptLog
+from .calls import (
+    AwaitDurable,
+    CreateTable,
+    CreateTopic,
+    DeleteTopic,
+    DescribeBroker,
+    DescribePartitions,
+    Join,
+    ListReplicas,
+    ListTopics,
+    ListVersions,
+    OpenProducer,
+    OpenReplica,
+    PrepareCommit,
+)
+from .wire import Message, Record, WireError
 
 MAGIC = b"PC"
 FORMAT = 1
 CLIENT_ID_BYTES = 16
 UP, DOWN = b"u", b"d"
-
-
-class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """A control frame."""
-
-
-class Record(msgspec.Struct, array_like=True, frozen=True):
-    """A part of a control frame."""
-
-
-class WireError(Record, frozen=True):
-    """An error as it crosses the wire; `raised()` is the same error on this side."""
-
-    code: str
-    problem: str
-    remedy: str
-    fields: dict[str, FieldValue]
-
-    @classmethod
-    def of(cls, error: ParamstreamError) -> WireError:
-        return cls(error.code, error.problem, error.remedy, error.fields())
-
-    def raised(self) -> ParamstreamError:
-        return error_from_wire(self.code, self.problem, self.remedy, self.fields)
 
 
 # --- opening a connection -------------------------------------------------------------------------------------------
@@ -74,282 +65,7 @@ class Goodbye(Message, frozen=True):
     """A client closes cleanly, or a broker stops cleanly."""
 
 
-# --- requests and their answers ---------------------------------------------------------------------------------------
-
-
-class Call(Message, frozen=True):
-    """What a `Request` asks for; the comment behind each names the type of its answer."""
-
-
-class CreateTopic(Call, frozen=True):  # -> TopicRecord
-    name: str
-    partitions: int
-    persistence: str
-    retain_versions: int
-    exist_ok: bool
-
-
-class DeleteTopic(Call, frozen=True):  # -> None
-    name: str
-
-
-class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
-    pass
-
-
-class CreateTable(Call, frozen=True):  # -> None, once every partition has it durably
-    topic: int
-    table: Table
-    exist_ok: bool
-    alter: bool = False
-
-
-class OpenProducer(Call, frozen=True):  # -> int: the next incarnation, durable in `__meta`
-    name: str
-
-
-class OpenReplica(Call, frozen=True):  # -> int: likewise
-    name: str
-
-
-class Unconfirmed(Record, frozen=True):
-    """What a session has sent on one partition and not confirmed: `sequences` in order, sent in `epoch`."""
-
-    topic: int
-    partition: int
-    epoch: int
-    sequences: tuple[int, ...]
-
-
-class Join(Call, frozen=True):  # -> Joined
-    """Joins an incarnation to every partition of the broker. A second join of the same session in an epoch changes nothing."""
-
-    name: str
-    incarnation: int
-    unconfirmed: tuple[Unconfirmed, ...] = ()
-
-
-class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
-    topic: int
-
-
-class ListReplicas(Call, frozen=True):  # -> list[Report]
-    topic: int
-
-
-class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
-    topic: int
-
-
-class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
-    """What sealing `version` as the union of these parts would come to; raises what speaks against it. Changes nothing."""
-
-    topic: int
-    version: int
-    parts: tuple[PartRef, ...]
-    schema: str = "same"
-    rewind: bool = False
-
-
-class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those that are lost
-    """Answered once each of these (topic, partition, position) is durable, or known to be lost."""
-
-    positions: tuple[tuple[int, int, int], ...]
-
-
-class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
-    pass
-
-
-class TopicRecord(Record, frozen=True):
-    """A topic as `__meta` holds it."""
-
-    name: str
-    id: int
-    partitions: int
-    """State partitions 0 … partitions − 1; the weight partition is number `partitions`."""
-    persistence: str
-    retain_versions: int
-
-
-class LastEvent(Record, frozen=True):
-    """The last event of a producer name in a partition."""
-
-    incarnation: int
-    sequence: int
-    position: int
-    own: bytes
-    observed: bytes
-    source: tuple[int, int] | None = None
-
-
-class SealedVersion(Record, frozen=True):
-    version: int
-    digest: bytes
-    position: int
-
-
-class JoinedPartition(Record, frozen=True):
-    """What a join answers for one partition."""
-
-    topic: int
-    partition: int
-    epoch: int
-    last: LastEvent | None
-    """Of this name, whatever the incarnation."""
-    last_sequence: int
-    """The last sequence of this incarnation that stands, 0 if none does."""
-    positions: tuple[tuple[int, int], ...]
-    """(sequence, position) of the session's unconfirmed events that stand."""
-    resend: bool
-    """Nobody can have seen what does not stand of the epoch that the session had joined: it sends those again by itself."""
-    ends: tuple[tuple[int, int], ...]
-    """(epoch, end position), oldest first."""
-    accepted: int
-    durable: int
-    tables: tuple[Table, ...] = ()
-    schema: tuple[TensorSpec, ...] | None = None
-    """Of a weight partition with a sealed version; digests and chunks in it mean nothing."""
-    sealed: tuple[SealedVersion, ...] = ()
-
-
-class Joined(Record, frozen=True):
-    partitions: tuple[JoinedPartition, ...]
-
-
-class PreparedCommit(Record, frozen=True):
-    digest: bytes
-    """The digest of digests that the commit must name."""
-    schema: tuple[TensorSpec, ...] | None = None
-    """What the topic's schema becomes with it; None where it stays as it is."""
-    position: int = 0
-    """Of the commit that has sealed exactly these parts as this version already; 0 where none has."""
-
-
-class VersionRecord(Record, frozen=True):
-    version: int
-    position: int
-    """Of its commit."""
-    time: int
-    """ns since 1970."""
-    tensors: int
-    nbytes: int
-    digest: bytes
-    restorable: bool
-    first: int = 0
-    """The position of the first event that the version needs; 0 where it is not told."""
-    superseded: bool = False
-    """A rewind came later: the number no longer stands for this one."""
-
-
-class PartitionRecord(Record, frozen=True):
-    """Where a partition stands. A reader that starts after `latest_start` gets the newest durable version whole, and those after it."""
-
-    topic: int
-    partition: int
-    epoch: int
-    start: int
-    """The position before the first one that the log still holds."""
-    accepted: int
-    durable: int
-    latest_start: int
-    """Weight partition: the position before the first event that the newest durable version, one after it, or an open part needs;
-    else `start`."""
-    ends: tuple[tuple[int, int], ...]
-    time: int
-    """The partition's time, ns since 1970."""
-    latest: int = 0
-    """Weight partition: the position of the newest durable commit, 0 if there is none."""
-    context: bytes = b""
-    """The encoded vector of all that events before `latest` rest on."""
-
-
-class PartitionLoad(Record, frozen=True):
-    """A partition as its broker sees it at a moment. Counts are since the broker opened it."""
-
-    topic: int
-    partition: int
-    accepted: int
-    durable: int
-    time: int
-    """The partition's time, ns since 1970."""
-    last_time: int
-    """The stamp of its last event, or of the epoch's opening; by the same clock."""
-    log_bytes: int
-    records: int
-    """Appended to the log: events, and a few of the broker's own."""
-    nbytes: int
-    """Of those records."""
-    undurable_s: float
-    """How long the oldest batch that is not durable waits for it by now; 0 where all is durable."""
-    durable_after_s: float
-    """How long the last batch that became durable had waited."""
-    ring_bytes: int
-    """Kept in memory for followers."""
-    demotions: int
-    """How often a follower fell out of that memory, and went over to fetching."""
-    error: str
-    """Why the partition stopped, if it did."""
-    versions: int
-    """Sealed and known; not those that a rewind superseded."""
-    newest: VersionRecord | None
-
-
-class ProducerRecord(Record, frozen=True):
-    """A session of a producer whose client is connected."""
-
-    name: str
-    incarnation: int
-    idle_s: float | None
-    """Since its last event came, accepted or not; None where none has come over this connection."""
-    last: tuple[tuple[int, int, int], ...]
-    """(topic, partition, position) of its last event in each partition that still knows one."""
-
-
-class FollowerRecord(Record, frozen=True):
-    """A client that follows a partition."""
-
-    name: str
-    """A replica's; empty for a subscription."""
-    client: str
-    """The beginning of its id, which tells nameless ones apart."""
-    topic: int
-    partition: int
-    sent: int
-    """The last position given to its connection; 0 while it fetches for itself."""
-    outstanding_bytes: int
-    """Sent, and not yet said to be taken off the connection."""
-
-
-class ReplicaRecord(Record, frozen=True):
-    """A replica and one of its topics: its last report, against what the broker has now."""
-
-    name: str
-    topic: int
-    version: int | None
-    """The one that it serves."""
-    versions_behind: int
-    """Commits since that one."""
-    stale_s: float | None
-    """For how long a newer version than the one served has been sealed; 0 where there is none, None where none is served."""
-    lag_events: int
-    """Events accepted here that it has not applied; of a partition whose epoch it has not reached, those of the new epoch."""
-    report_age_s: float
-    """All of this is as of so long ago."""
-    error: str
-
-
-class BrokerRecord(Record, frozen=True):
-    broker: str
-    """As in `Welcome`: another one means that it was restarted, and that counts began anew."""
-    log_bytes: int
-    log_limit: int
-    clients: int
-    topics: tuple[TopicRecord, ...]
-    partitions: tuple[PartitionLoad, ...]
-    producers: tuple[ProducerRecord, ...]
-    followers: tuple[FollowerRecord, ...]
-    replicas: tuple[ReplicaRecord, ...]
+# --- requests and their answers (calls.py) ----------------------------------------------------------------------------
 
 
 class Request(Message, frozen=True):

@@ -13,7 +13,8 @@ from paramstream.errors import ParamstreamError
 from paramstream.events.codec import EventFrame, Head, decode_event, encode_event
 from paramstream.events.digest import tensor_digest, version_digest
 from paramstream.events.kinds import Chunk, Commit, Kind, Part, PartRef, Payload, Put, PutItem, Segment, TensorSpec
-from paramstream.transport.messages import Ack, JoinedPartition, Refused, Unconfirmed
+from paramstream.transport.calls import JoinedPartition, Unconfirmed
+from paramstream.transport.messages import Ack, Refused
 
 PARTITION: PartitionId = (77, 3)
 CLOCK_S = 1_800_000_000.0

@@ -9,8 +9,9 @@ from typing import Self
 
 import zmq
 
-from paramstream.transport.messages import DOWN, AnyMessage, Hello, Message, Welcome, decode_message, encode_message
+from paramstream.transport.messages import DOWN, AnyMessage, Hello, Welcome, decode_message, encode_message
 from paramstream.transport.sockets import Socket, router
+from paramstream.transport.wire import Message
 
 Answer = Callable[[AnyMessage], list[Message | bytes]]
 

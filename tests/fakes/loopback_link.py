@@ -11,8 +11,7 @@ from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
 from paramstream.events.kinds import Table
 from paramstream.producers.session import Session
-from paramstream.transport.messages import (
-    Ack,
+from paramstream.transport.calls import (
     AwaitDurable,
     Call,
     Join,
@@ -20,11 +19,10 @@ from paramstream.transport.messages import (
     ListVersions,
     OpenProducer,
     PrepareCommit,
-    Refused,
     TopicRecord,
     VersionRecord,
-    Welcome,
 )
+from paramstream.transport.messages import Ack, Refused, Welcome
 
 from .partition_owner import PartitionOwner
 

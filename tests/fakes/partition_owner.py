@@ -12,22 +12,19 @@ from paramstream.errors import Fenced, InvalidEvent, ParamstreamError
 from paramstream.events.codec import EventFrame, decode_event
 from paramstream.events.digest import version_digest
 from paramstream.events.kinds import Commit, Part, Table, TensorSpec
-from paramstream.transport.messages import (
-    Ack,
+from paramstream.transport.calls import (
     AwaitDurable,
-    Heads,
-    Heartbeat,
     Join,
     Joined,
     JoinedPartition,
     LastEvent,
     PrepareCommit,
     PreparedCommit,
-    Refused,
     SealedVersion,
     Unconfirmed,
-    WireError,
 )
+from paramstream.transport.messages import Ack, Heads, Heartbeat, Refused
+from paramstream.transport.wire import WireError
 
 
 @dataclass

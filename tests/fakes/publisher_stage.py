@@ -8,7 +8,7 @@ from paramstream.events.codec import EventFrame
 from paramstream.events.kinds import Table
 from paramstream.producers.publisher import Publisher
 from paramstream.producers.session import Session
-from paramstream.transport.messages import TopicRecord
+from paramstream.transport.calls import TopicRecord
 
 from .loopback_link import FakeDirectory, LoopbackLink
 from .partition_owner import PartitionOwner

@@ -11,7 +11,8 @@ from paramstream.events.kinds import Put, PutItem
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.messages import Ack, Join, Refused
+from paramstream.transport.calls import Join
+from paramstream.transport.messages import Ack, Refused
 
 from .partition_owner import PartitionOwner
 

@@ -9,12 +9,11 @@ from feeding.writer import Writer
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ParamstreamError
 from paramstream.events.codec import Buffer
+from paramstream.transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord, TopicRecord
 from paramstream.transport.directory import Directory
 from paramstream.transport.link import Handler
 from paramstream.transport.messages import (
-    Call,
     Demoted,
-    DescribePartitions,
     Fetch,
     Fetched,
     Follow,
@@ -22,15 +21,10 @@ from paramstream.transport.messages import (
     Heads,
     Heartbeat,
     Hello,
-    ListTopics,
-    Message,
-    OpenReplica,
-    PartitionRecord,
-    TopicRecord,
     Unfollow,
     Welcome,
-    WireError,
 )
+from paramstream.transport.wire import Message, WireError
 
 
 class FakeBroker:

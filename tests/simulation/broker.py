@@ -14,20 +14,9 @@ from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import OutcomeUnknown
 from paramstream.events.codec import decode_event
-from paramstream.transport.messages import (
-    Credit,
-    Fetch,
-    Fetched,
-    Follow,
-    Heads,
-    Heartbeat,
-    Join,
-    Joined,
-    Message,
-    Report,
-    Unconfirmed,
-    Unfollow,
-)
+from paramstream.transport.calls import Join, Joined, Unconfirmed
+from paramstream.transport.messages import Credit, Fetch, Fetched, Follow, Heads, Heartbeat, Report, Unfollow
+from paramstream.transport.wire import Message
 
 from .disk import Disk, SimLog
 from .network import Asked, Connection, FetchedFrames, Item, Told

@@ -17,7 +17,9 @@ from paramstream.consumers.versions import Missing
 from paramstream.errors import OutcomeUnknown, ParamstreamError
 from paramstream.events.codec import Buffer, decode_event, decode_vector
 from paramstream.tiers.store import TieredStore
-from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat, Message, PartitionRecord, Welcome
+from paramstream.transport.calls import PartitionRecord
+from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat, Welcome
+from paramstream.transport.wire import Message
 
 from .network import Connection, FetchedFrames, Item
 from .topics import SimTopic

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from paramstream.events.codec import Buffer
-from paramstream.transport.messages import Fetch, Fetched, Message
+from paramstream.transport.messages import Fetch, Fetched
+from paramstream.transport.wire import Message
 
 
 class Peer(Protocol):

@@ -11,7 +11,8 @@ from paramstream.events.kinds import Put, PutItem
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.messages import Ack, Heartbeat, Join, Joined, Refused
+from paramstream.transport.calls import Join, Joined
+from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
 from .topics import SimTopic

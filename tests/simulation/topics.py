@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from paramstream.brokers.partition import Persistence
 from paramstream.consistency.vector import PartitionId
-from paramstream.transport.messages import TopicRecord
+from paramstream.transport.calls import TopicRecord
 
 
 @dataclass(frozen=True)

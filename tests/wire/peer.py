@@ -21,15 +21,11 @@ import zmq
 from paramstream.consistency.vector import PartitionId
 from paramstream.events.codec import Buffer, Head, encode_event
 from paramstream.events.kinds import Payload
+from paramstream.transport.calls import Call, Join, Joined, OpenProducer
 from paramstream.transport.messages import (
     DOWN,
     FORMAT,
-    Call,
     Hello,
-    Join,
-    Joined,
-    Message,
-    OpenProducer,
     Request,
     Response,
     Welcome,
@@ -38,6 +34,7 @@ from paramstream.transport.messages import (
     encode_message,
 )
 from paramstream.transport.sockets import dealer
+from paramstream.transport.wire import Message
 
 _M = TypeVar("_M", bound=Message)
 

@@ -11,7 +11,8 @@ import pytest
 import paramstream as ps
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.events.codec import encode_vector
-from paramstream.transport.messages import DescribePartitions, ListTopics, PartitionRecord, Report, TopicRecord
+from paramstream.transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
+from paramstream.transport.messages import Report
 from reference.waiting import eventually
 from reference.weights import check_weights
 from wire.peer import Peer

@@ -27,19 +27,8 @@ from paramstream.events.kinds import (
     Table,
 )
 from paramstream.events.limits import MAX_EVENT_BYTES
-from paramstream.transport.messages import (
-    FORMAT,
-    Ack,
-    Fetch,
-    Goodbye,
-    Hello,
-    ListTopics,
-    Refused,
-    Request,
-    TopicRecord,
-    Welcome,
-    encode_message,
-)
+from paramstream.transport.calls import ListTopics, TopicRecord
+from paramstream.transport.messages import FORMAT, Ack, Fetch, Goodbye, Hello, Refused, Request, Welcome, encode_message
 from reference.waiting import eventually
 from wire.peer import Peer, Writer
 from wire.spoil import META_NBYTES_AT, seal

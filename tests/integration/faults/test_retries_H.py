@@ -10,7 +10,7 @@ import paramstream as ps
 from paramstream.events.codec import MAGIC, decode_event
 from paramstream.events.kinds import Put
 from paramstream.transport.link import Link
-from paramstream.transport.messages import Message
+from paramstream.transport.wire import Message
 from wire.cable import Cable
 
 NUMBERS = range(10, 21)

@@ -13,7 +13,7 @@ from paramstream.consistency.position import position
 from paramstream.errors import EventLost, InvalidEvent, ParamstreamError, SchemaMismatch, VersionConflict
 from paramstream.events.digest import tensor_digest, version_digest
 from paramstream.events.kinds import Chunk, Commit, Part, PartRef, Segment, TensorSpec
-from paramstream.transport.messages import PrepareCommit
+from paramstream.transport.calls import PrepareCommit
 
 W, B = b"\1\0\0\0" * 4, b"\2\0\0\0"
 

@@ -7,7 +7,7 @@ from paramstream.brokers.meta import Entry, MetaState
 from paramstream.brokers.partition import PartitionCore
 from paramstream.errors import InvalidEvent, TopicExists, UnknownTopic
 from paramstream.events.kinds import Optimizer, Table
-from paramstream.transport.messages import CreateTable, CreateTopic, TopicRecord
+from paramstream.transport.calls import CreateTable, CreateTopic, TopicRecord
 
 META = (0, 0)
 TABLE = Table("users", 8, "float32")

@@ -6,7 +6,7 @@ import msgspec
 
 from paramstream.cli.top import MIB, lines
 from paramstream.consistency.position import position
-from paramstream.transport.messages import (
+from paramstream.transport.calls import (
     BrokerRecord,
     FollowerRecord,
     PartitionLoad,

@@ -10,17 +10,10 @@ import pytest
 
 from paramstream.consumers.gathering import wait_replicas
 from paramstream.errors import CorruptLog, ParamstreamError, ParamstreamTimeout, SchemaMismatch
+from paramstream.transport.calls import Call, ListReplicas, ListTopics, ListVersions, TopicRecord, VersionRecord
 from paramstream.transport.directory import Directory
-from paramstream.transport.messages import (
-    Call,
-    ListReplicas,
-    ListTopics,
-    ListVersions,
-    Report,
-    TopicRecord,
-    VersionRecord,
-    WireError,
-)
+from paramstream.transport.messages import Report
+from paramstream.transport.wire import WireError
 
 TOPIC = TopicRecord("model", 7, 1, "write_back", 8)
 

@@ -16,7 +16,8 @@ from paramstream.errors import CorruptLog, LogTruncated, StorageFull
 from paramstream.events.codec import decode_event
 from paramstream.events.kinds import Chunk, Commit
 from paramstream.tiers.store import TieredStore
-from paramstream.transport.messages import Fetch, VersionRecord
+from paramstream.transport.calls import VersionRecord
+from paramstream.transport.messages import Fetch
 
 F32 = npt.NDArray[np.float32]
 

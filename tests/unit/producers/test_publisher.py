@@ -29,7 +29,7 @@ from paramstream.events.digest import partition_of, version_digest
 from paramstream.events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, ValidFor
 from paramstream.events.limits import MAX_VALUE_BYTES
 from paramstream.producers.publisher import Publisher
-from paramstream.transport.messages import VersionRecord
+from paramstream.transport.calls import VersionRecord
 
 WEIGHTS = 2
 """The number of the topic's weight partition."""

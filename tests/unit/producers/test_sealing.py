@@ -19,7 +19,7 @@ from paramstream.events.kinds import Commit, Part, PartRef
 from paramstream.producers.publisher import Publisher
 from paramstream.producers.receipt import Receipt, ReceiptRecord
 from paramstream.producers.session import Session
-from paramstream.transport.messages import AwaitDurable, PrepareCommit
+from paramstream.transport.calls import AwaitDurable, PrepareCommit
 from reference.waiting import eventually
 
 WEIGHTS = 2

@@ -12,7 +12,7 @@ from paramstream.events.codec import decode_vector
 from paramstream.producers.calls import Call
 from paramstream.producers.effects import Send
 from paramstream.producers.session_core import PUTS_BEFORE_JOINING
-from paramstream.transport.messages import Join
+from paramstream.transport.calls import Join
 
 P, Q, R = (7, 0), (7, 1), (7, 2)
 

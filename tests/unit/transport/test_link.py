@@ -12,24 +12,21 @@ import pytest
 
 from fakes.bare_broker import BareBroker
 from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from paramstream.transport.calls import DeleteTopic, ListTopics, TopicRecord
 from paramstream.transport.link import Link
 from paramstream.transport.messages import (
     FORMAT,
     AnyMessage,
-    DeleteTopic,
     Fetched,
     Goodbye,
     Heartbeat,
     Hello,
-    ListTopics,
-    Message,
     Request,
     Response,
-    TopicRecord,
     Welcome,
-    WireError,
     encode_result,
 )
+from paramstream.transport.wire import Message, WireError
 
 
 class Recorder:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramstream.errors import CorruptLog, Fenced
+from paramstream.transport.calls import Join, Unconfirmed
 from paramstream.transport.messages import (
     FORMAT,
     MAGIC,
@@ -17,16 +18,13 @@ from paramstream.transport.messages import (
     Heads,
     Heartbeat,
     Hello,
-    Join,
-    Message,
     Request,
-    Unconfirmed,
-    WireError,
     decode_message,
     decode_result,
     encode_message,
     encode_result,
 )
+from paramstream.transport.wire import Message, WireError
 
 MESSAGES: list[Message] = [
     Hello(FORMAT, "rep", 3),
