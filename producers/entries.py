@@ -35,7 +35,7 @@ def _value(key: bytes, value: Any) -> memoryview:
             raise TypeError("references are no bytes")
     except TypeError as error:
         raise InvalidEvent(
-            f"a value is a buffer, not {type(given).__name__}", item=repr(key[:64]), remedy="Encode it to bytes"
+            f"a value is a buffer, not {type(value).__name__}", item=repr(key[:64]), remedy="Encode it to bytes"
         ) from error
     return view if view.format == "B" and view.ndim == 1 and view.c_contiguous else memoryview(bytes(view))
 
