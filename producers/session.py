@@ -158,7 +158,7 @@ class Session:
             while core.outcomes.failed is None and next(iter(core.outcomes.unfinished), mark + 1) <= mark:
                 if not self._wait(deadline):
                     raise ParamstreamTimeout(
-                        f"producer {self.name!r} was not flushed within {timeout} s: {describe_leftover(core, self.directory)}"
+                        f"producer {self.name!r} was not flushed within {timeout:.3g} s: {describe_leftover(core, self.directory)}"
                     )
                 self._usable()
             failed = core.outcomes.take_failed()
@@ -184,7 +184,7 @@ class Session:
             if core is None or core.fenced is not None or core.answered:
                 return
             error = OutcomeUnknown(
-                f"producer {self.name!r} was closed after {timeout} s: {describe_leftover(core, self.directory)}",
+                f"producer {self.name!r} was closed after {timeout:.3g} s: {describe_leftover(core, self.directory)}",
                 remedy="Open the producer again: joining tells what stands",
             )
         with self._doing():
