@@ -8,7 +8,7 @@ from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers.events import Event
 from .consumers.replica import Replica
-from .consumers.status import ReplicaStatus, Served
+from .consumers.status import ReplicaStatus, Served, Unfinished
 from .consumers.subscriber import Subscription
 from .consumers.version_info import VersionInfo
 from .consumers.views import Weights
@@ -66,6 +66,7 @@ __all__ = [
     "TieredStore",
     "TopicExists",
     "TopicInfo",
+    "Unfinished",
     "UnknownTopic",
     "VersionConflict",
     "VersionInfo",

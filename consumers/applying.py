@@ -88,6 +88,8 @@ class Applier:
         self.topics: dict[int, TopicState] = {}
         self._staged: dict[int, tuple[int, float]] = {}
         """Topic → (chunks that had come, since when no more have)."""
+        self.unfinished: tuple[tuple[str, int, str], ...] = ()
+        """(topic, version, producer) of what was begun and has not gone on for `IDLE_STAGED_S`; replaced as a whole."""
         self.skipped_events = 0
         """Events of tables (definitions, rows, gradients), which a replica passes over."""
 
@@ -207,6 +209,7 @@ class Applier:
 
     def free_idle(self, now: float) -> None:
         """Give back what is staged of versions that do not go on. By the applying thread; `now`: time.monotonic()."""
+        unfinished: list[tuple[str, int, str]] = []
         for topic_id, topic in self.topics.items():
             staging = topic.versions.staging
             staged, since = self._staged.get(topic_id, (-1, now))
@@ -214,6 +217,8 @@ class Applier:
                 self._staged[topic_id] = staging.staged, now
             elif now - since >= IDLE_STAGED_S:
                 staging.drop_bytes()
+                unfinished += [(topic.record.name, version, producer) for version, producer in staging.begun()]
+        self.unfinished = tuple(unfinished)
 
     def refetched(self, partition: PartitionId, frame: EventFrame) -> None:
         self.topics[partition[0]].versions.refetched(frame)

@@ -10,7 +10,7 @@ from ..consistency.vector import PartitionId
 from ..transport.directory import Directory
 from .applying import Applier
 from .replica_sink import ReplicaSink
-from .status import STALE_S, ReplicaStatus, Served
+from .status import STALE_S, ReplicaStatus, Served, Unfinished
 from .subscription_core import SubscriptionCore
 
 _T = TypeVar("_T")
@@ -51,6 +51,7 @@ def status_of(
         buffered_bytes=buffered,
         garbled_frames=garbled,
         failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
+        unfinished=tuple(Unfinished(*begun) for begun in applier.unfinished),
         jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
     )
 

@@ -184,6 +184,11 @@ class Staging:
             self._drop_bytes(chunk)
         self._give_up_early()
 
+    def begun(self) -> list[tuple[int, str]]:
+        """(version, producer) of everything that is staged and not sealed, sorted."""
+        parts = {(held.part.version, held.ref.producer) for held in self._parts.values()}
+        return sorted(parts | {(chunk.version, chunk.writer[0]) for chunk in self._all_chunks()})
+
     def oldest_open(self) -> int | None:
         """The position of the first chunk or part that a later commit may need."""
         positions = [held.position for held in self._parts.values()]

@@ -28,6 +28,15 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a producer staged of a version that no commit has sealed."""
+
+    topic: str
+    version: int
+    producer: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """A moment of a replica. Of another process's replica (`client.replicas`) the fields from `heads` on are not known."""
 
@@ -59,7 +68,8 @@ class ReplicaStatus:
     garbled_frames: int = 0
     failed: Mapping[str, ParamstreamError] = field(default_factory=dict[str, ParamstreamError])
     """Topic → what keeps its weights, or a module bound to them, from the newest version. Known of other processes too."""
-
+    unfinished: tuple[Unfinished, ...] = ()
+    """Versions that were begun and have not gone on for half a minute: their producers may be gone. Nobody sees them."""
     jumping: tuple[str, ...] = ()
     """Topics whose weights pass versions on the way to a newer one: until that shows, rows and KV may be ahead of them."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import paramstream as ps
+from paramstream.consumers import applying
 from processes.child import Child
 from processes.half_publisher import ELEMENTS, TENSORS, weights_of
 from reference.waiting import eventually
@@ -18,8 +19,9 @@ KILLED_S = 30.0
 
 @pytest.mark.parametrize("mode", ["whole", "part"])
 def test_a_publisher_killed_after_two_of_five_chunks_leaves_the_old_version_served_and_nothing_behind_G09(
-    broker: ps.Broker, client: ps.Client, tmp_path: Path, mode: str
+    broker: ps.Broker, client: ps.Client, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(applying, "IDLE_STAGED_S", 0.3)
     client.create_topic("model")
     client.publisher("model", producer="first").publish_weights(weights_of(1), version=1).durable.result(10)
     with (
@@ -38,6 +40,9 @@ def test_a_publisher_killed_after_two_of_five_chunks_leaves_the_old_version_serv
         assert all(np.all(values == 1) for values in replica.weights().values())
         assert store.usage().staging_bytes < (CHUNKS + 1) * ELEMENTS * 4
         assert [known.version for known in client.versions("model")] == [1]
+        # After its time the replica says whose version does not go on, and has given the memory back.
+        eventually(lambda: replica.status().unfinished == (ps.Unfinished("model", 2, "trainer"),))
+        assert store.usage().staging_bytes == 0
 
         again = client.publisher("model", producer="trainer")
         if mode == "whole":
@@ -50,4 +55,4 @@ def test_a_publisher_killed_after_two_of_five_chunks_leaves_the_old_version_serv
         assert all(np.all(values == 2) for values in replica.weights().values())
         receipt.durable.result(10)
         # What the dead one had sent has ended with the commit, and its memory is given back.
-        eventually(lambda: store.usage().staging_bytes == 0)
+        eventually(lambda: store.usage().staging_bytes == 0 and not replica.status().unfinished)
