@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -249,6 +250,10 @@ class Link:
                 self._first.set_result(connection.welcome)
             reason = self._receive(connection)
         finally:
+            failure = sys.exc_info()[1]
+            if failure is not None:
+                # The handler failed, by a fault of ours: the thread ends, and everybody who waits is told why.
+                reason = f"its thread ended by an error: {failure!r}"
             with self._up:
                 self._connection = None
             connection.close()

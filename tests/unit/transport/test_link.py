@@ -230,3 +230,22 @@ def test_a_request_that_nobody_blocks_for_times_out_too(monkeypatch: pytest.Monk
         assert answered.wait(5.0)
         link.close(1.0)
     assert isinstance(outcome[0], ParamstreamTimeout) and "ListTopics" in str(outcome[0])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_handler_that_fails_ends_the_link_and_says_why() -> None:
+    class Failing(Recorder):
+        def lost(self, error: ParamstreamError) -> None:
+            self.note(str(error))
+
+        def message(self, message: AnyMessage) -> None:
+            raise RuntimeError("a fault of ours")
+
+    recorder = Failing()
+    with BareBroker(lambda message: [Heartbeat(())]) as broker:
+        link = Link([broker.endpoint], recorder, hello)
+        link.start(5.0)
+        with pytest.raises(OutcomeUnknown, match="a fault of ours"):
+            link.request(ListTopics(), list[TopicRecord], 5.0)
+        recorder.wait_for(lambda told: any("a fault of ours" in str(what) for what in told))
+        link.close(1.0)
