@@ -19,6 +19,12 @@ from ..consistency.vector import PartitionId
 from ..events.codec import Buffer
 from ..transport.messages import Demoted, Follow, Following, Heads
 
+RINGS_BYTES = 512 * 1024 * 1024
+"""Recent frames of all partitions of a broker together, as far as `MIN_RING_BYTES` for each allows."""
+
+MIN_RING_BYTES = 1024 * 1024
+"""Kept for each partition whatever their number: one event at least."""
+
 RING_BYTES = 64 * 1024 * 1024
 """Recent frames kept for followers: a second or two of a busy partition, so that a short stall is no demotion."""
 
@@ -59,7 +65,8 @@ class FanOutCore:
     """Followers and recent frames of one partition. Not thread-safe."""
 
     def __init__(self, ring_bytes: int = RING_BYTES) -> None:
-        self._ring_bytes = ring_bytes
+        self.ring_bytes = ring_bytes
+        """The budget of recent frames; a smaller one holds from the next event on."""
         self._frames: list[Buffer] = []
         self._positions: list[int] = []
         self._number = 0
@@ -80,7 +87,7 @@ class FanOutCore:
         self._frames.append(frame)
         self._positions.append(position)
         self._kept_bytes += len(frame)
-        demoted = self._let_go(position) if self._kept_bytes > self._ring_bytes else []
+        demoted = self._let_go(position) if self._kept_bytes > self.ring_bytes else []
         return self._to(list(self._followers.values()), demoted)
 
     def follow(self, peer: bytes, message: Follow, heads: Heads, ends: tuple[tuple[int, int], ...]) -> Iterator[Send]:
@@ -187,7 +194,7 @@ class FanOutCore:
 
     def _let_go(self, head: int) -> list[Send]:
         """Keep within the budget, but always the newest frame; demote whose cursor falls out."""
-        while self._kept_bytes > self._ring_bytes and self._first < len(self._frames) - 1:
+        while self._kept_bytes > self.ring_bytes and self._first < len(self._frames) - 1:
             self._kept_bytes -= len(self._frames[self._first])
             self._frames[self._first] = b""
             self._start = self._positions[self._first]
@@ -204,3 +211,8 @@ class FanOutCore:
             self._number += self._first
             self._first = 0
         return demoted
+
+
+def ring_share(partitions: int) -> int:
+    """The ring of each of a broker's `partitions`, in bytes."""
+    return max(MIN_RING_BYTES, min(RING_BYTES, RINGS_BYTES // max(1, partitions)))

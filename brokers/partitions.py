@@ -23,7 +23,7 @@ from ..transport.calls import TopicRecord
 from ..transport.messages import Heads
 from .checks import Role
 from .effects import Append
-from .fanout import FanOutCore
+from .fanout import FanOutCore, ring_share
 from .load import Load
 from .meta import MetaState
 from .partition import PartitionCore, PartitionSettings, Persistence
@@ -176,6 +176,7 @@ class Partitions:
                 self._log.drop(partition)
                 if owned.log is not owned.durable:
                     self._memory.drop(partition)
+        self._share_rings()
 
     def close(self) -> None:
         self._memory.close()
@@ -227,4 +228,11 @@ class Partitions:
         self.owned[partition] = owned
         self.logs[partition] = log
         self.shown[partition] = core.accepted
+        self._share_rings()
         return owned
+
+    def _share_rings(self) -> None:
+        """However many partitions there are, what is kept of recent events stays bounded."""
+        share = ring_share(len(self.owned))
+        for owned in self.owned.values():
+            owned.fanout.ring_bytes = share

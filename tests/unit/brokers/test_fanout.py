@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramstream.brokers.fanout import MAX_CREDIT_BYTES, FanOutCore, Send
+from paramstream.brokers.fanout import (
+    MAX_CREDIT_BYTES,
+    MIN_RING_BYTES,
+    RING_BYTES,
+    RINGS_BYTES,
+    FanOutCore,
+    Send,
+    ring_share,
+)
 from paramstream.consistency.position import position
 from paramstream.transport.messages import Demoted, Follow, Following, Heads
 
@@ -249,3 +257,19 @@ def test_no_credit_lets_more_than_a_pipes_share_be_on_the_way() -> None:
     big = frame(1 << 20)
     sent = [send for offset in range(1, 100) for send in core.accepted(big, at(offset))]
     assert sum(len(send.content) for send in sent if isinstance(send.content, bytes)) == MAX_CREDIT_BYTES
+
+
+def test_a_smaller_ring_holds_from_the_next_event_on() -> None:
+    core = FanOutCore()
+    for offset in range(1, 11):
+        list(core.accepted(frame(), at(offset)))
+    core.ring_bytes = 300
+    list(core.accepted(frame(), at(11)))
+    assert core.kept_bytes == 300
+
+
+@given(st.integers(0, 10_000))
+def test_the_rings_of_many_partitions_are_bounded_together(partitions: int) -> None:
+    share = ring_share(partitions)
+    assert MIN_RING_BYTES <= share <= RING_BYTES
+    assert share * partitions <= max(RINGS_BYTES, MIN_RING_BYTES * partitions)

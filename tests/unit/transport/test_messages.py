@@ -40,12 +40,13 @@ def test_a_message_comes_back_as_it_was_sent(message: Message) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_random_bytes_are_refused(data: bytes) -> None:
+def test_random_bytes_are_refused_or_are_a_message_that_can_be_sent_again(data: bytes) -> None:
     for frame in (data, MAGIC + bytes([FORMAT]) + data):
         try:
-            decode_message(frame)
+            message = decode_message(frame)
         except CorruptLog:
             continue
+        assert decode_message(encode_message(message)) == message
 
 
 def test_a_pickle_is_refused_as_a_control_message_O01() -> None:
