@@ -307,17 +307,22 @@ def test_a_reader_that_spins_through_500_commits_sees_only_whole_versions(broker
         broker.settle()
         digests: dict[int, str] = {}
         seen: list[tuple[int, str, set[float]]] = []
-        done = threading.Event()
+        done, read = threading.Event(), threading.Event()
 
         def spin() -> None:
             while not done.is_set():
                 served = replica.weights()
                 seen.append((served.version, served.digest, {float(served[name].flat[0]) for name in served}))
+                read.set()
 
         thread = threading.Thread(target=spin)
         thread.start()
         try:
             for number in range(1, 501):
+                if number % 10 == 0:
+                    # However the threads are scheduled, the reader sees many of the versions.
+                    read.clear()
+                    assert read.wait(10.0)
                 commit = decode_event(broker.weights.version(number, tensors(float(number), 50))[-1]).payload
                 assert isinstance(commit, Commit)
                 digests[number] = commit.digest.hex()
