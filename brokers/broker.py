@@ -24,6 +24,7 @@ from ..eventlog.log import EventLog
 from ..eventlog.open import open_log
 from ..transport.messages import Welcome
 from ..transport.sockets import Socket, context, release, router
+from ..transport.waiting import bounded
 from .fetching import FetchServer
 from .loop import HEARTBEAT_S, SYNC_ID, Loop, wake
 from .partitions import META, Partitions
@@ -126,13 +127,19 @@ class Broker:
         if self._closed or os.getpid() != self._pid:
             # A fork has neither threads nor sockets of the broker, and its log belongs to the process that opened it.
             return
+        deadline = time.monotonic() + bounded(timeout)
+
+        def left() -> float:
+            return max(0.0, deadline - time.monotonic())
+
         self._closing.set()
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise ParamstreamTimeout(f"the broker at {self.endpoint} did not stop within {timeout:g} s")
+        self._thread.join(left())
+        if self._thread.is_alive() or not self._syncer.close(left()) or not self._fetches.close(left()):
+            raise ParamstreamTimeout(
+                f"the broker at {self.endpoint} did not stop within {timeout:g} s",
+                remedy="Look at its disk, and close again",
+            )
         self._closed = True
-        self._syncer.close()
-        self._fetches.close()
         self._waker.close(linger=0)
         release(self._socket, self.endpoint)
         self._partitions.close()

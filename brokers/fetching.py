@@ -46,9 +46,11 @@ class FetchServer:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> bool:
+        """End the thread and give its address back. False where a read took longer than `timeout` s."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         socket: Socket = self._socket

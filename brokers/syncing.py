@@ -44,12 +44,13 @@ class Syncer:
             while self._unsynced_bytes > MAX_UNSYNCED_BYTES and self._thread.is_alive():
                 self._changed.wait(1.0)
 
-    def close(self) -> None:
-        """Sync what is left, then end."""
+    def close(self, timeout: float) -> bool:
+        """Sync what is left, then end. False where the disk took longer than `timeout` s; it goes on, and may be asked again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
