@@ -108,7 +108,7 @@ def test_a_log_of_weights_stays_bounded_while_a_replica_keeps_up(kind: str, tmp_
         assert restorable == list(range(versions - retained + 1, versions + 1))
         # It comes down to what is retained, and a little for segments.
         eventually(lambda: broker.status().log_bytes <= limit * 3 // 4)
-        with client.replica("model", start="earliest", arrays="numpy", keep_versions=retained) as late:
+        with client.replica("model", start="earliest", catch_up="all", arrays="numpy", keep_versions=retained) as late:
             for number in restorable:
                 check_weights(late.weights(version=number), version_of(number), number)
         with pytest.raises(ps.VersionNotHeld), ps.restore(broker.endpoint, "model", at=1):

@@ -318,7 +318,7 @@ def test_a_replica_that_comes_late_starts_with_the_complete_state(client: ps.Cli
         publisher.flush()
     with (
         client.replica("model", arrays="numpy") as latest,
-        client.replica("model", start="earliest", keep_versions=3, arrays="numpy") as earliest,
+        client.replica("model", start="earliest", catch_up="all", keep_versions=3, arrays="numpy") as earliest,
         client.replica("model", partitions=[1], arrays="numpy") as partial,
     ):
         for replica in (latest, earliest):
