@@ -156,14 +156,13 @@ class Broker:
     def _take_over(self) -> None:
         """Open `__meta` and every partition that it knows; drop what the log holds of topics that were deleted."""
         self._partitions.open_meta()
-        known: set[PartitionId] = {META}
+        known = {META[0]}
         for topic in self._partitions.meta.topics():
             self._partitions.open_topic(topic)
-            known.update((topic.id, number) for number in range(topic.partitions + 1))
-        for partition in self._log.partitions():
-            if partition not in known:
-                _log.info("partition %016x/%d is dropped: its topic was deleted", *partition)
-                self._log.drop(partition)
+            known.add(topic.id)
+        for topic_id in {topic_id for topic_id, _ in self._log.partitions()} - known:
+            _log.info("topic %016x is dropped: it was deleted", topic_id)
+            self._log.drop_topic(topic_id)
 
     def _sync_failed(self, partition: PartitionId, error: ParamstreamError) -> None:
         owned = self._partitions.owned.get(partition)

@@ -47,6 +47,7 @@ from ..transport.wire import Message, WireError
 from .calls import Calls
 from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send
+from .holding import Holding
 from .overview import describe_broker
 from .partitions import META, Owned, Partitions
 from .peers import MAX_PEERS, Peer, client_of
@@ -67,6 +68,9 @@ MAX_OUTBOX, MAX_OUTBOX_BYTES = 10_000, 16 * 1024 * 1024
 TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
 """How often what nobody needs leaves the log: seldom, and often while it is more than half full, so that a fast publisher of
 versions is not refused for those that are old already."""
+
+SLACK = 2
+"""A session counts its window by what it takes its frames to be: so many times that may wait of it, and no more."""
 
 SYNC_ID = b"sync"
 _SYNC_TYPE = list[tuple[PartitionId, int]]
@@ -90,6 +94,7 @@ class Loop:
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
         self._appended: dict[PartitionId, PartitionLog] = {}
         self._appended_bytes = 0
+        self.holding = Holding(self._log_is_behind)
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
         """Partitions with a follower whose pipe was full."""
@@ -105,9 +110,13 @@ class Loop:
                 wake = min(wake, self._next_moved)
             if self._blocked or any(peer.outbox for peer in self._peers.values()):
                 wake = min(wake, now + MOVED_S)
+            if self.holding.is_ready:
+                wake = now
             if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
                 self._drain()
-                self._end_batch()
+            for peer, frame in self.holding.ready(BATCH_MESSAGES):
+                self._sequence(peer, frame)
+            self._end_batch()
             self._beat(time.monotonic())
         for peer in list(self._peers.values()):
             self._send(peer, Goodbye())
@@ -145,6 +154,18 @@ class Loop:
         frame = decode_event(bytearray(data) if len(data) < COPY_THRESHOLD_BYTES else data)
         if peer is None:
             return
+        if not self.holding.must_wait(frame.partition_id):
+            self._sequence(peer, frame)
+        elif peer.held_bytes <= SLACK * self._welcome.window_bytes * max(1, len(peer.joined)):
+            self.holding.keep(peer, frame)
+        else:
+            # It keeps to no window, and nothing more is kept of it: its silence tells it to connect again.
+            self._forget(peer)
+
+    def _sequence(self, peer: Peer, frame: EventFrame) -> None:
+        if self._peers.get(peer.id) is not peer:
+            # It was held, and its connection is gone: if its session lives, it has joined over a new one and asks what stands.
+            return
         owned = self._partitions.owned.get(frame.partition_id)
         error: ParamstreamError | None = None
         if owned is None or frame.partition_id == META:
@@ -160,7 +181,7 @@ class Loop:
             assert error is not None
             self._send(peer, _refusal(frame, error))
             return
-        room = self._has_room(len(data))
+        room = self._has_room(frame.nbytes)
         now_ns = time.monotonic_ns()
         if frame.head.incarnation in peer.joined:
             peer.wrote_ns[frame.head.incarnation] = now_ns
@@ -336,8 +357,14 @@ class Loop:
             owned.error = error
             return False
         self._appended[owned.core.partition] = owned.log
-        self._appended_bytes += len(effect.frame)
+        if not self._in_memory(owned.log):
+            self._appended_bytes += len(effect.frame)
         return True
+
+    def _log_is_behind(self, partition: PartitionId) -> bool:
+        owned = self._partitions.owned.get(partition)
+        lasts = owned is not None and not self._in_memory(owned.log)
+        return lasts and self._syncer.is_behind(self._appended_bytes)
 
     def _send_to(self, address: bytes, message: Message) -> None:
         peer = self._peers.get(client_of(address))

@@ -89,16 +89,21 @@ class PartitionCore:
         if base is not None:
             assert isinstance(base.payload, Base)
             self.state = PartitionState.decode(base.bulk, base.position)
-        for record in records:
-            if record.kind not in LOG_ONLY_KINDS:
-                self.state.apply(record, registry=self.settings.role == "meta")
-        self._durable = self.state.position
+        self.reread(records)
 
     def claim(self, last_claim: int, clock_s: float, nonce: int, owner: str) -> bytearray:
         """The claim to append: its epoch is above `last_claim` (the greatest ever in the log) and all that stands."""
         epoch = next_epoch(max(last_claim, epoch_of(self.state.position)), clock_s)
         self._tenure, self._nonce, self._owner = Tenure(epoch), nonce, owner
         return claim_record(self.partition, epoch, nonce, owner)
+
+    def reread(self, records: Iterable[EventFrame]) -> None:
+        """Take in what an owner before this one still wrote, until the claim stood: `PartitionLog.claim` gives it."""
+        assert not self._is_open
+        for record in records:
+            if record.kind not in LOG_ONLY_KINDS:
+                self.state.apply(record, registry=self.settings.role == "meta")
+        self._durable = self.state.position
 
     def open(self, clock_ns: int, monotonic_ns: int, boot: str, failed_writes: int) -> list[Effect]:
         """Open the claimed epoch: its record, which names where the epoch before ended, then a base.

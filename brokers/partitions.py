@@ -135,6 +135,7 @@ class Partitions:
         return self.owned[META].core.meta
 
     def open_meta(self) -> Owned:
+        self._log.create_topic(META[0], "__meta", 1)
         return self._open(META, PartitionSettings(role="meta", persistence="write_back"))
 
     def open_topic(self, topic: TopicRecord, *, or_none: bool = False) -> None:
@@ -142,6 +143,7 @@ class Partitions:
 
         `or_none`: raise that reason instead, as for a topic that is new.
         """
+        self._log.create_topic(topic.id, topic.name, topic.partitions + 1)
         for number in range(topic.partitions + 1):
             role: Role = "weights" if number == topic.partitions else "state"
             persistence = cast("Persistence", topic.persistence)
@@ -169,13 +171,11 @@ class Partitions:
     def drop_topic(self, topic: TopicRecord) -> None:
         for number in range(topic.partitions + 1):
             partition = (topic.id, number)
-            owned = self.owned.pop(partition, None)
+            self.owned.pop(partition, None)
             self.logs.pop(partition, None)
             self.shown.pop(partition, None)
-            if owned is not None:
-                self._log.drop(partition)
-                if owned.log is not owned.durable:
-                    self._memory.drop(partition)
+        self._log.drop_topic(topic.id)
+        self._memory.drop_topic(topic.id)
         self._share_rings()
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Partitions:
                 log.append(record.buffer)
         core.recover(recovered.base, records)
         claim = core.claim(recovered.last_claim, self._clock_s(), randbits(32), self._owner)
-        durable.append(claim)
+        core.reread(durable.claim(claim))
         if log is not durable:
             log.append(claim)
         owned = Owned(core, FanOutCore(), log, durable, cut=recovered.cut)

@@ -30,6 +30,8 @@ class Peer:
     outbox: deque[bytes] = field(default_factory=deque[bytes])
     """Control frames that its pipe did not take yet; events wait behind them."""
     outbox_bytes: int = 0
+    held_bytes: int = 0
+    """Of its events that wait for their turn."""
 
     @property
     def address(self) -> bytes:

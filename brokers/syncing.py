@@ -1,11 +1,13 @@
 """The sync thread: group commit. The loop appends and goes on; this thread makes it durable and says so.
 
-Everything appended while one `fdatasync` runs shares the next one.
+Everything appended while one `fdatasync` runs shares the next one. How much may stand between accepted and durable is bounded,
+in bytes and in time: past it the loop holds the events that come (`holding.py`) and goes on with all else.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from ..consistency.vector import PartitionId
@@ -16,7 +18,10 @@ Synced = Callable[[list[tuple[PartitionId, int]]], None]
 Failed = Callable[[PartitionId, ParamstreamError], None]
 
 MAX_UNSYNCED_BYTES = 128 * 1024 * 1024
-"""Appended and not yet synced: past it the loop waits, and producers feel it through their windows. Nothing is dropped."""
+"""Appended and not yet synced, of all partitions: what a power failure takes at most, but for the event that reaches it."""
+
+MAX_UNSYNCED_S = 5.0
+"""The oldest of it may be so old: far above a sync of a sound disk or Kafka, and short beside the timeout of a publish."""
 
 
 class Syncer:
@@ -27,6 +32,9 @@ class Syncer:
         self._failed = failed
         self._changed = threading.Condition()
         self._dirty: dict[PartitionId, PartitionLog] = {}
+        self._dirty_since: float | None = None
+        self._syncing_since: float | None = None
+        """Of what the present sync covers: when the oldest of it was appended."""
         self._unsynced_bytes = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="paramstream-sync", daemon=True)
@@ -35,14 +43,24 @@ class Syncer:
         self._thread.start()
 
     def appended(self, logs: Iterable[PartitionLog], nbytes: int) -> None:
-        """These logs have something to sync. Blocks while more than `MAX_UNSYNCED_BYTES` waits for the disk."""
+        """These logs have something to sync. Never waits for the disk."""
         with self._changed:
             for log in logs:
                 self._dirty[log.partition] = log
+            if self._dirty_since is None:
+                self._dirty_since = time.monotonic()
             self._unsynced_bytes += nbytes
             self._changed.notify_all()
-            while self._unsynced_bytes > MAX_UNSYNCED_BYTES and self._thread.is_alive():
-                self._changed.wait(1.0)
+
+    def is_behind(self, more_bytes: int = 0) -> bool:
+        """Whether the window between accepted and durable is used up, `more_bytes` that were appended since included.
+
+        Asked for each event, so without the lock: an answer may be as old as the last sync, which wakes the loop.
+        """
+        if self._unsynced_bytes + more_bytes > MAX_UNSYNCED_BYTES:
+            return True
+        since = self._syncing_since or self._dirty_since
+        return since is not None and time.monotonic() - since > MAX_UNSYNCED_S
 
     def close(self, timeout: float) -> bool:
         """Sync what is left, then end. False where the disk took longer than `timeout` s; it goes on, and may be asked again."""
@@ -60,6 +78,7 @@ class Syncer:
                 if not self._dirty:
                     return
                 dirty, self._dirty = self._dirty, {}
+                self._syncing_since, self._dirty_since = self._dirty_since, None
                 nbytes = self._unsynced_bytes
             heads: list[tuple[PartitionId, int]] = []
             for partition, log in dirty.items():
@@ -67,8 +86,9 @@ class Syncer:
                     heads.append((partition, log.sync()))
                 except ParamstreamError as error:
                     self._failed(partition, error)
-            if heads:
-                self._synced(heads)
             with self._changed:
                 self._unsynced_bytes -= nbytes
-                self._changed.notify_all()
+                self._syncing_since = None
+            # Only now: whom this wakes finds the window as it is.
+            if heads:
+                self._synced(heads)

@@ -112,6 +112,13 @@ class LocalLog:
     def limit(self) -> int:
         return self._limit
 
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def create_topic(self, topic: int, name: str, partitions: int) -> None:
+        """A partition's folder is made by its first append."""
+
     def partitions(self) -> list[PartitionId]:
         return sorted(key for key, partition in list(self._partitions.items()) if partition.nbytes)
 
@@ -130,7 +137,16 @@ class LocalLog:
             )
         return found
 
-    def drop(self, partition: PartitionId) -> None:
+    def drop_topic(self, topic: int) -> None:
+        try:
+            held = held_partitions(self._disk.names(self._folder))
+        except OSError as error:
+            raise storage_error("read", self._folder, error) from error
+        for partition in sorted({*self._partitions, *held}):
+            if partition[0] == topic:
+                self._drop(partition)
+
+    def _drop(self, partition: PartitionId) -> None:
         dropped = self._partitions.pop(partition, None)
         if dropped is not None:
             dropped.forget()

@@ -63,6 +63,14 @@ class PartitionLog(Protocol):
         """Read what is there, cut a torn tail, sync what is kept. Called once, before the first append."""
         ...
 
+    def claim(self, frame: Buffer) -> Iterator[EventFrame]:
+        """Append a claim, make it last, and give the records that count between what `recover` has read and it, in order.
+
+        Those are none where one broker at a time has the log. Where brokers share it this reads up to the claim, and raises
+        `Fenced` where the claim does not count: another one, as high, stands before it.
+        """
+        ...
+
     def append(self, frame: Buffer) -> None:
         """Write one stamped frame; it is in the operating system's hands when this returns (not yet synced).
 
@@ -77,7 +85,9 @@ class PartitionLog(Protocol):
     def sync(self) -> int:
         """Make all appended before this call safe against a power failure; returns the last position that is durable.
 
-        Where a sync fails, what no earlier one covers goes to a new segment and is synced there; raises as `append` does.
+        It may return before all of it is, with how far it has come: then it is asked again. Where a sync fails, what no earlier
+        one covers goes to a new segment and is synced there; raises as `append` does. Where brokers share the log, raises
+        `Fenced` once another's claim stands: what was not durable by then never will be.
         """
         ...
 
@@ -99,6 +109,11 @@ class PartitionLog(Protocol):
 
 class EventLog(Protocol):
     """All partitions of a broker. Opening one takes whatever makes its owner exclusive, and `close` gives it back."""
+
+    @property
+    def shared(self) -> bool:
+        """Several brokers may have it open at once: partitions have owners, and claims fence them."""
+        ...
 
     @property
     def durable_on_append(self) -> bool:
@@ -130,10 +145,17 @@ class EventLog(Protocol):
         """Those that it holds records of."""
         ...
 
+    def create_topic(self, topic: int, name: str, partitions: int) -> None:
+        """Make room for that many partitions, the weight partition included; nothing where there is room already. May block.
+
+        `name` is for people who look at the log with other tools; the topic's id decides.
+        """
+        ...
+
     def open(self, partition: PartitionId) -> PartitionLog: ...
 
-    def drop(self, partition: PartitionId) -> None:
-        """Forget a partition and free all it holds (its topic was deleted)."""
+    def drop_topic(self, topic: int) -> None:
+        """Forget the topic's partitions and free all they hold; nothing where there are none."""
         ...
 
     def close(self) -> None:

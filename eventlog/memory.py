@@ -14,7 +14,7 @@ from threading import Lock
 from ..consistency.position import START, show
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, LogTruncated
-from ..events.codec import Buffer, decode_event, read_prefix
+from ..events.codec import Buffer, EventFrame, decode_event, read_prefix
 from ..events.kinds import LOG_ONLY_KINDS, Kind
 from .counting import Counting
 from .log import Batch, Recovered
@@ -79,6 +79,10 @@ class MemoryPartition:
             frames = [frame for segment in behind for frame in segment.frames]
             last_claim = self._counting.last_claim
         return Recovered(decode_event(base) if base is not None else None, map(decode_event, frames), last_claim, "")
+
+    def claim(self, frame: Buffer) -> Iterator[EventFrame]:
+        self.append(frame)
+        return iter(())
 
     def append(self, frame: Buffer) -> None:
         view = memoryview(frame)
@@ -179,16 +183,22 @@ class MemoryLog:
     def limit(self) -> int:
         return self._limit
 
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def create_topic(self, topic: int, name: str, partitions: int) -> None:
+        """A partition is made when it is opened."""
+
     def partitions(self) -> list[PartitionId]:
         return sorted(key for key, partition in list(self._partitions.items()) if partition.nbytes)
 
     def open(self, partition: PartitionId) -> MemoryPartition:
         return self._partitions.setdefault(partition, MemoryPartition(partition, self._segment_nbytes, self._tally))
 
-    def drop(self, partition: PartitionId) -> None:
-        dropped = self._partitions.pop(partition, None)
-        if dropped is not None:
-            dropped.free()
+    def drop_topic(self, topic: int) -> None:
+        for partition in [each for each in self._partitions if each[0] == topic]:
+            self._partitions.pop(partition).free()
 
     def close(self) -> None:
         """Nothing is to be given back: what it holds goes with the last reference."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -16,7 +17,7 @@ from threading import Lock
 from ..consistency.position import show
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, LogTruncated, ParamstreamError
-from ..events.codec import Buffer, Prefix, read_prefix
+from ..events.codec import Buffer, EventFrame, Prefix, read_prefix
 from ..events.kinds import Kind
 from .chain import Segment, events_of, opened, records_of, segment_numbers, segment_path
 from .counting import BEGINNING, Counting, Point
@@ -144,6 +145,11 @@ class LocalPartition:
         self._end_file = EndFile(self._disk, self._folder, write=True)
 
     # Writing.
+
+    def claim(self, frame: Buffer) -> Iterator[EventFrame]:
+        """One broker at a time holds the folder's lock: nothing can stand between."""
+        self.append(frame)
+        return iter(())
 
     def append(self, frame: Buffer) -> None:
         view = memoryview(frame)

@@ -49,8 +49,17 @@ class Hello(Message, frozen=True):
     incarnation: int = 0
 
 
+class Owner(Record, frozen=True):
+    """A broker and the slots (`slots.py`) that it owns."""
+
+    broker: str
+    """As in its `Welcome`."""
+    endpoint: str
+    slots: tuple[int, ...]
+
+
 class Welcome(Message, frozen=True):
-    """The answer to `Hello`."""
+    """The answer to `Hello`: every partition of the broker's slots is open."""
 
     broker: str
     """Random, new at each start of the broker: another one means that it was restarted."""
@@ -59,6 +68,14 @@ class Welcome(Message, frozen=True):
     window_bytes: int
     """How many bytes of unanswered events a session may have on the wire."""
     heartbeat_s: float
+    generation: int = 0
+    """Grows each time that brokers share the slots anew; those of one generation have one and the same `owners`."""
+    owners: tuple[Owner, ...] = ()
+    """All brokers of the generation. Empty where this one alone owns everything."""
+
+
+class Moved(Message, frozen=True):
+    """A broker's slots have changed, or those of others: its clients connect anew, to all brokers of the new generation."""
 
 
 class Goodbye(Message, frozen=True):
@@ -238,7 +255,7 @@ class Fetched(Message, frozen=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Goodbye | Request | Response | Ack | Refused | Follow | Unfollow | Following | Demoted | Credit
+    Hello | Welcome | Moved | Goodbye | Request | Response | Ack | Refused | Follow | Unfollow | Following | Demoted | Credit
     | Heartbeat | Report | Fetch | Fetched
 )  # fmt: skip
 

@@ -77,7 +77,7 @@ class LogSuite:
         assert one.nbytes == sum(map(len, frames))
         assert log.nbytes == sum(map(len, frames + others))
         assert log.partitions() == [(7, 3), PARTITION]
-        log.drop((7, 3))
+        log.drop_topic(7)
         assert log.nbytes == sum(map(len, frames))
         assert log.partitions() == [PARTITION]
 
@@ -85,7 +85,7 @@ class LogSuite:
         partition, owner = log.open(PARTITION), Owner()
         partition.recover()
         append_all(partition, owner.opening())
-        log.drop(PARTITION)
+        log.drop_topic(PARTITION[0])
         again = log.open(PARTITION)
         assert again.recover().last_claim == 0
         append_all(again, Owner().opening())

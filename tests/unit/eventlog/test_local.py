@@ -86,7 +86,7 @@ def test_a_log_knows_its_partitions_and_size_before_any_is_recovered(tmp_path: P
         opened.recover()
         append_all(opened, Owner(partition).opening())
     nbytes = log.nbytes
-    log.drop((0, 0))
+    log.drop_topic(0)
     log.open((3, 3)).recover()
     log.close()
     log = LocalLog(tmp_path)
