@@ -12,36 +12,18 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from ..errors import InvalidEvent
-from ..events.arrays import DTYPES, Array, as_numpy, describe, nbytes_of, row_major
-
-DTYPE_OF_TAG = {
-    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
-    "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}  # fmt: skip
-"""safetensors' name of a dtype → ours."""
-
-TAG_OF_DTYPE = {dtype: tag for tag, dtype in DTYPE_OF_TAG.items()}
+from ..events.arrays import DTYPES, Array, as_numpy, describe, row_major
+from ..events.tensorfile import DTYPE_OF_TAG, Entry, encode_header, in_file_order
 
 WRITE_BYTES = 8 << 20
 """How much is written between two reports of progress."""
-
-
-class _Entry(TypedDict):
-    """A tensor in a file's header. Offsets count from the end of the header."""
-
-    dtype: str
-    shape: list[int]
-    data_offsets: list[int]
 
 
 def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -76,10 +58,9 @@ def write_checkpoint(
     Values are written as logical row-major bytes. Raises `InvalidEvent` for a dtype that the format lacks, `OSError` for what
     cannot be written; then nothing of that name has changed. `progress` is called with the bytes written since the last call.
     """
-    # As safetensors does: the widest dtype first, so that every tensor lies at a multiple of its own width.
     described = {name: describe(name, value) for name, value in tensors.items()}
-    order = sorted(described, key=lambda name: (-DTYPES[described[name][0]].itemsize, name))
-    header, total = _header({name: described[name] for name in order}, metadata)
+    order = in_file_order(described)
+    header, total = encode_header({name: described[name] for name in order}, metadata)
     with _written_aside(path) as file:
         file.write(header)
         for name in order:
@@ -87,23 +68,6 @@ def write_checkpoint(
             for at in range(0, len(data), WRITE_BYTES):
                 progress(file.write(data[at : at + WRITE_BYTES]))
     return len(header) + total
-
-
-def _header(described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]) -> tuple[bytes, int]:
-    """The file's beginning up to the first tensor, and the bytes of all tensors."""
-    entries: dict[str, object] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name, (dtype, shape) in described.items():
-        if name in entries:
-            # A topic takes the name like any other; in a file it would take the place of what readers look for there.
-            raise InvalidEvent(f"safetensors has the name {name!r} for itself", item=name)
-        if dtype not in TAG_OF_DTYPE:
-            raise InvalidEvent(f"safetensors has no dtype for {dtype}", item=name)
-        start, end = end, end + nbytes_of(dtype, shape)
-        entries[name] = _Entry(dtype=TAG_OF_DTYPE[dtype], shape=list(shape), data_offsets=[start, end])
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, end
 
 
 @contextmanager
@@ -137,13 +101,13 @@ def _read_file(path: Path) -> dict[str, npt.NDArray[Any]]:
     with path.open("rb") as file:
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     begin = 8 + int.from_bytes(mapped[:8], "little")
-    header = cast("dict[str, _Entry]", json.loads(bytes(mapped[8:begin])))
+    header = cast("dict[str, Entry]", json.loads(bytes(mapped[8:begin])))
     header.pop("__metadata__", None)
     in_order = sorted(header, key=lambda name: header[name]["data_offsets"])
     return {name: _view(path, name, header[name], mapped[begin:]) for name in in_order}
 
 
-def _view(path: Path, name: str, entry: _Entry, data: memoryview) -> npt.NDArray[Any]:
+def _view(path: Path, name: str, entry: Entry, data: memoryview) -> npt.NDArray[Any]:
     dtype = DTYPE_OF_TAG.get(entry["dtype"])
     if dtype is None:
         raise InvalidEvent(

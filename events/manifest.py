@@ -1,0 +1,206 @@
+"""What a snapshot says of itself: the manifest of its files, and what they are the state of.
+
+A manifest is JSON: `{"digest": …, "manifest": {…}}`, where the digest is of the bytes of the inner object, so that one flipped
+bit anywhere is seen. It names each file with its bytes and digest: whoever has the digest of a manifest can prove everything.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import xxhash
+
+from ..consistency.vector import VersionVector
+from ..errors import CorruptLog
+from .digest import DIGEST_BYTES
+from .kinds import Table, TensorSpec
+
+FORMAT = 1
+NAME = "manifest.json"
+
+MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+"""More than any topic needs: a file that says more is none."""
+
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.safetensors")
+
+Positions = tuple[tuple[int, int, int], ...]
+"""A vector: (topic id, partition, position)."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A part of a manifest. Fields are only added, with defaults, so that neighbouring releases read each other's."""
+
+
+class FileRecord(Record, frozen=True):
+    name: str
+    """Of a file beside the manifest: never a path."""
+    nbytes: int
+    digest: str
+    """xxh3_128 of all its bytes, 32 hexadecimal digits."""
+
+
+class TensorRecord(Record, frozen=True):
+    """One tensor of the weights; of a tied one the bytes are those of another."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    digest: str
+    stored: str = ""
+    """Its name in the file: the same, but where safetensors has that name for itself. Empty: the file does not hold it."""
+    tied_to: str = ""
+
+    def spec(self) -> TensorSpec:
+        return TensorSpec(
+            self.name, self.dtype, self.shape, bytes.fromhex(self.digest), self.nbytes, tied_to=self.tied_to
+        )
+
+
+class SealedRecord(Record, frozen=True):
+    """The version of the weights that the snapshot holds, as it was sealed."""
+
+    version: int
+    position: int
+    """Of its commit."""
+    digest: str
+    rewind: bool
+    first: int
+    """The position of the first event that it was made from."""
+    time: int
+    """When it was sequenced, ns since 1970."""
+    needs: Positions
+    vector: Positions
+    tensors: tuple[TensorRecord, ...]
+    file: FileRecord
+
+
+class WeightsRecord(Record, frozen=True):
+    """The weight partition: everything up to `ceiling` is in `sealed`, or superseded, or stands open in the log."""
+
+    number: int
+    floor: int
+    """A later commit may name parts that stand behind this position, and no earlier ones."""
+    ceiling: int
+    sealed: SealedRecord | None = None
+
+
+class StateRecord(Record, frozen=True):
+    """A state partition: copied while it moved from `floor` to `ceiling`; with the log behind `floor` it is whole from
+    `ceiling` on.
+    """
+
+    number: int
+    floor: int
+    ceiling: int
+    entries: int
+    files: tuple[FileRecord, ...] = ()
+    skipped: int = 0
+    """Events of tables of rows that its maker did not apply: what they made is not in here, and the log must keep them."""
+    tables: tuple[Table, ...] = ()
+    """Definitions of tables, as of the floor."""
+
+
+class Manifest(Record, frozen=True):
+    """One topic's snapshot."""
+
+    topic: str
+    topic_id: int
+    partitions: int
+    persistence: str
+    retain_versions: int
+    number: int
+    """Grows from snapshot to snapshot of a folder."""
+    time: int
+    """When it was finished, ns since 1970 by the clock of whoever made it."""
+    replica: str
+    context: Positions
+    """The closed vector of all that the state rests on."""
+    state: tuple[StateRecord, ...]
+    weights: WeightsRecord
+    format: int = FORMAT
+
+    def files(self) -> list[FileRecord]:
+        """Every file of the snapshot beside the manifest."""
+        found = [file for state in self.state for file in state.files]
+        return found if self.weights.sealed is None else [*found, self.weights.sealed.file]
+
+    def state_of(self, number: int) -> StateRecord | None:
+        return next((state for state in self.state if state.number == number), None)
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    digest: str
+    manifest: msgspec.Raw
+
+
+def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
+    """The bytes of the file, and the digest that names this very manifest."""
+    inner = msgspec.json.format(msgspec.json.encode(manifest), indent=0)
+    digest = digest_of(inner)
+    return b'{"digest":"' + digest.encode() + b'","manifest":' + inner + b"}\n", digest
+
+
+def decode_manifest(data: bytes, place: str) -> tuple[Manifest, str]:
+    """The manifest and its digest. Raises `CorruptLog` that names `place` for anything that `encode_manifest` did not write."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if digest_of(bytes(envelope.manifest)) != envelope.digest:
+            raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", item=place)
+        version = msgspec.json.decode(envelope.manifest, type=_Format).format
+        if version != FORMAT:
+            raise CorruptLog(
+                f"{place} has format {version}, this reader knows format {FORMAT}", item=place, remedy="Upgrade it"
+            )
+        manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptLog(f"{place} is no manifest of a snapshot: {error}", item=place) from error
+    _check(manifest, place)
+    return manifest, envelope.digest
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def positions_of(vector: VersionVector[int]) -> Positions:
+    """Sorted, so that equal vectors are written alike."""
+    return tuple(sorted((topic, number, at) for (topic, number), at in vector.items()))
+
+
+def vector_of(positions: Positions) -> VersionVector[int]:
+    return VersionVector({(topic, number): at for topic, number, at in positions})
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+def _check(manifest: Manifest, place: str) -> None:
+    """What is written by somebody else is believed only where it hangs together."""
+    numbers = [state.number for state in manifest.state]
+    problem = ""
+    if manifest.weights.number != manifest.partitions or len(set(numbers)) != len(numbers):
+        problem = "it names partitions twice"
+    elif any(not 0 <= number < manifest.partitions for number in numbers):
+        problem = "it names partitions that its topic does not have"
+    elif any(state.floor > state.ceiling for state in (*manifest.state, manifest.weights)):
+        problem = "a ceiling lies below its floor"
+    else:
+        problem = next((each for file in manifest.files() if (each := _problem_of(file))), "")
+    sealed = manifest.weights.sealed
+    if not problem and sealed is not None and any(not _is_digest(tensor.digest) for tensor in sealed.tensors):
+        problem = "a tensor's digest is none"
+    if problem:
+        raise CorruptLog(f"{place} does not hold together: {problem}", item=place)
+
+
+def _problem_of(file: FileRecord) -> str:
+    if not _FILE_NAME.fullmatch(file.name):
+        return f"{file.name!r} is not the name of a file of a snapshot"
+    return "" if file.nbytes >= 0 and _is_digest(file.digest) else f"bytes or digest of {file.name!r} are none"
+
+
+def _is_digest(text: str) -> bool:
+    return re.fullmatch(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}", text) is not None
