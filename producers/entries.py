@@ -11,9 +11,11 @@ import numpy as np
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent
 from ..events.arrays import row_major
-from ..events.kinds import Put, PutItem, ValidFor
+from ..events.digest import partition_of
+from ..events.kinds import Delete, Put, PutItem, ValidFor
 from ..events.limits import MAX_CHUNK_BYTES
-from ..events.validate import check_put, key_bytes
+from ..events.validate import check_key, check_put, key_bytes
+from ..transport.calls import TopicRecord
 from .calls import Draft
 
 Key = bytes | bytearray | memoryview | str
@@ -21,6 +23,7 @@ Entry = tuple[PutItem, memoryview]
 """What a put says of one key, and the value: still the caller's memory."""
 
 _ITEM_BYTES = 24
+_DELETE_BYTES = 16
 _VALID_FOR_BYTES = 20
 
 
@@ -70,8 +73,22 @@ def entry_of(key: object, value: Any, ttl_ns: int | None, valid_for: ValidFor | 
     return item, data
 
 
-def put_drafts(partition: PartitionId, entries: Sequence[Entry]) -> Iterable[Draft]:
-    """As many events as the entries need, in their order."""
+def put_drafts(topic: TopicRecord, entries: Iterable[Entry]) -> list[Draft]:
+    """As many events as the entries need: partition by partition, within one in their order."""
+    by_partition: dict[int, list[Entry]] = {}
+    for item, value in entries:
+        by_partition.setdefault(partition_of(item.key, topic.partitions), []).append((item, value))
+    return [draft for number, own in by_partition.items() for draft in _drafts_of((topic.id, number), own)]
+
+
+def delete_draft(topic: TopicRecord, key: Key) -> Draft:
+    """Raises `InvalidEvent` for what is no key."""
+    name = key_bytes(key)
+    check_key(name)
+    return Draft.of((topic.id, partition_of(name, topic.partitions)), Delete((name,)), (), len(name) + _DELETE_BYTES)
+
+
+def _drafts_of(partition: PartitionId, entries: Sequence[Entry]) -> Iterator[Draft]:
     held: list[Entry] = []
     nbytes = 0
     for item, value in entries:

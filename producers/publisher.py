@@ -19,21 +19,21 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, UnknownTopic, VersionConflict
-from ..events.digest import partition_of, version_digest
-from ..events.kinds import Commit, Delete, Gradients, Part, PartRef, Rows, Table, TensorSpec, ValidFor
+from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, VersionConflict
+from ..events.digest import version_digest
+from ..events.kinds import Gradients, PartRef, Rows, Table, TensorSpec, ValidFor
 from ..events.limits import check_version
-from ..events.validate import check_key, key_bytes
 from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .directory import Directory
-from .entries import Entry, Key, entry_of, pairs_of, put_drafts, ttl_nanoseconds
+from .entries import Entry, Key, delete_draft, entry_of, pairs_of, put_drafts, ttl_nanoseconds
 from .observing import Observable
 from .partition_state import PartitionState
 from .receipt import Receipt
 from .rows import delete_drafts, row_drafts, row_keys, row_values
 from .sealing import Nameable, Sealing
 from .session import Session
+from .staging import commit_draft, stage
 from .weights import (
     Group,
     Tensor,
@@ -41,9 +41,6 @@ from .weights import (
     describe_tensors,
     group_part,
     group_tensors,
-    part_meta_nbytes,
-    parts_of,
-    segment_meta_nbytes,
     specs_of,
 )
 
@@ -214,10 +211,9 @@ class Publisher:
         call = Call((weights,), self._topic.persistence, whole=True, version=version)
         session.begin(call)
         with session.streaming(call):
-            references, specs = self._stage(call, weights, version, groups, timeout, progress)
+            parts, specs = self._stage(call, weights, version, groups, timeout, progress)
             call.schema = specs
-            commit = Commit(version, references, version_digest(specs), schema, rewind)
-            session.add(call, Draft.of(weights, commit, (), 64 + 64 * len(references)), timeout)
+            session.add(call, commit_draft(weights, version, parts, specs, schema, rewind), timeout)
         return session.finish(call)
 
     def _publish_part(
@@ -241,22 +237,9 @@ class Publisher:
         progress: Progress,
     ) -> tuple[tuple[PartRef, ...], tuple[TensorSpec, ...]]:
         """Send the chunks and parts of `call`; returns the parts, and all their tensors."""
-        digests: dict[str, bytes] = {}
-        chunks: dict[str, tuple[int, int]] = {}
-        for chunk, bulk in cut(version, groups, digests):
-            draft = Draft.of(weights, chunk, bulk, segment_meta_nbytes(chunk))
-            sequence = self._session.add(call, draft, timeout)
-            for segment in chunk.segments:
-                first, _ = chunks.get(segment.name, (sequence, sequence))
-                chunks[segment.name] = first, sequence
-            progress(sum(len(piece) for piece in bulk))
-        parts = list(parts_of(version, (specs_of(group, digests, chunks) for group in groups)))
-        specs = tuple(spec for part in parts for spec in part.tensors)
-        return tuple(self._send_part(call, weights, part, timeout) for part in parts), specs
-
-    def _send_part(self, call: Call, weights: PartitionId, part: Part, timeout: float) -> PartRef:
-        sequence = self._session.add(call, Draft.of(weights, part, (), part_meta_nbytes(part)), timeout)
-        return PartRef(self._session.name, self._session.incarnation, sequence)
+        session = self._session
+        sequences, specs = stage(weights, version, groups, lambda draft: session.add(call, draft, timeout), progress)
+        return tuple(PartRef(session.name, session.incarnation, sequence) for sequence in sequences), specs
 
     # --- KV ---------------------------------------------------------------------------------------------------------------
 
@@ -295,10 +278,7 @@ class Publisher:
 
     def delete(self, key: Key, *, timeout: float = 30.0) -> Receipt:
         """Remove an entry; one that does not exist stays away."""
-        name = key_bytes(key)
-        check_key(name)
-        partition = self._topic.id, partition_of(name, self._topic.partitions)
-        return self._publish([Draft.of(partition, Delete((name,)), (), len(name) + 16)], timeout)
+        return self._publish([delete_draft(self._topic, key)], timeout)
 
     def _valid_for(self, version: int | None, timeout: float) -> ValidFor | None:
         """What entries for `version` carry: where it is sealed, the position of its commit."""
@@ -310,14 +290,7 @@ class Publisher:
         return ValidFor(version, next(standing, 0))
 
     def _put(self, entries: Sequence[Entry], timeout: float) -> Receipt:
-        by_partition: dict[int, list[Entry]] = {}
-        for item, value in entries:
-            number = partition_of(item.key, self._topic.partitions)
-            by_partition.setdefault(number, []).append((item, value))
-        drafts: list[Draft] = []
-        for number, own in by_partition.items():
-            drafts.extend(put_drafts((self._topic.id, number), own))
-        return self._publish(drafts, timeout)
+        return self._publish(put_drafts(self._topic, entries), timeout)
 
     # --- rows and gradients -----------------------------------------------------------------------------------------------
 
@@ -344,15 +317,7 @@ class Publisher:
         return self._publish(drafts, timeout)
 
     def _table(self, table: str, timeout: float) -> Table:
-        first = self._topic.id, 0
-        found = self._session.partition(first, timeout).tables.get(table)
-        found = found or self._directory.tables(self._topic.id).get(table)
-        found = found or self._session.partition_again(first, timeout).tables.get(table)
-        if found is None:
-            raise UnknownTopic(
-                "the topic has no such table", topic=self.topic, item=table, remedy="Make it with client.create_table"
-            )
-        return found
+        return self._session.table(self._topic, table, timeout)
 
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 

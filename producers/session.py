@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import Any
@@ -23,8 +23,9 @@ from ..errors import (
     ParamstreamTimeout,
     UnknownTopic,
 )
+from ..events.kinds import Table
 from ..transport.calls import Call as Question
-from ..transport.calls import DescribePartitions, Join, Joined, OpenProducer, PartitionRecord, TopicRecord
+from ..transport.calls import DescribePartitions, Join, Joined, LastEvent, OpenProducer, PartitionRecord, TopicRecord
 from ..transport.messages import Ack, Heartbeat, Refused, Welcome
 from ..transport.waiting import bounded
 from .calls import Call, Draft
@@ -48,12 +49,24 @@ class Session:
     everything else may be called from any thread but that one.
     """
 
-    def __init__(self, name: str, link: Uplink, directory: Directory, window_bytes: int = DEFAULT_WINDOW_BYTES) -> None:
+    def __init__(
+        self,
+        name: str,
+        link: Uplink,
+        directory: Directory,
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
+        *,
+        halts: bool = False,
+    ) -> None:
+        """`halts`: once an event is lost or refused nothing more is sent (`SessionCore`)."""
         self.name = name
         self.directory = directory
         self.lock = RLock()
         self._link = link
         self._window_bytes = window_bytes
+        self._halts = halts
+        self.last_events: Mapping[PartitionId, LastEvent] = {}
+        """The name's last event in each partition that has one, as the join that opened the session was told."""
         self._changed = Condition(self.lock)
         self._waiting = 0
         self._core: SessionCore | None = None
@@ -85,7 +98,9 @@ class Session:
             self.directory.learn_tables(answer.partitions)
             with self._doing():
                 if connection == self._connections:
-                    self._core = SessionCore(self.name, incarnation, self._window_bytes)
+                    self._core = SessionCore(self.name, incarnation, self._window_bytes, halts=self._halts)
+                    found = (((at.topic, at.partition), at.last) for at in answer.partitions)
+                    self.last_events = {partition: last for partition, last in found if last is not None}
                     self._closed = False
                     self._run(self._core.joined(answer, fresh=True))
                     return
@@ -109,6 +124,15 @@ class Session:
     @property
     def fenced(self) -> Fenced | None:
         return self._core.fenced if self._core is not None else None
+
+    @property
+    def failed(self) -> ParamstreamError | None:
+        """The first error that an event has ended with since the last `flush`, if there was one."""
+        with self.lock:
+            call = self._live.outcomes.failed
+            return (
+                named_error(call, call.error, self.directory) if call is not None and call.error is not None else None
+            )
 
     def retain(self) -> None:
         """One more publisher uses the session."""
@@ -310,6 +334,18 @@ class Session:
         """`partition` with schema and tables asked for anew."""
         self.join(timeout)
         return self.partition(partition, timeout)
+
+    def table(self, topic: TopicRecord, table: str, timeout: float = 30.0) -> Table:
+        """The definition of one of the topic's tables; asked for anew where it is not known. Raises `UnknownTopic`."""
+        first = topic.id, 0
+        found = self.partition(first, timeout).tables.get(table)
+        found = found or self.directory.tables(topic.id).get(table)
+        found = found or self.partition_again(first, timeout).tables.get(table)
+        if found is None:
+            raise UnknownTopic(
+                "the topic has no such table", topic=topic.name, item=table, remedy="Make it with client.create_table"
+            )
+        return found
 
     def wait_for_schema(self, partition: PartitionId, timeout: float = 30.0) -> None:
         """Wait while an own commit on the wire may still set the topic's schema, so that the next publish is checked by it."""

@@ -41,10 +41,12 @@ PUTS_BEFORE_JOINING = 16
 class SessionCore:
     """One incarnation of a producer name, over all its partitions."""
 
-    def __init__(self, producer: str, incarnation: int, window_bytes: int) -> None:
+    def __init__(self, producer: str, incarnation: int, window_bytes: int, *, halts: bool = False) -> None:
+        """`halts`: once an event is lost or refused nothing more is sent, in no partition: what comes later would hide the hole."""
         self.producer = producer
         self.incarnation = incarnation
         self.window_bytes = window_bytes
+        self._halts = halts
         self.partitions: dict[PartitionId, PartitionState] = {}
         self.fenced: Fenced | None = None
         self.flight_bytes = 0
@@ -376,7 +378,8 @@ class SessionCore:
 
     def _transmit(self, partition: PartitionState, event: Event, previous: int) -> None:
         """Encode the event for the epoch joined and send it; while that is not possible, keep a copy of its bytes."""
-        if not self._joined or self.congested or partition.id in self._stale:
+        halted = self._halts and self.outcomes.failed is not None
+        if not self._joined or self.congested or partition.id in self._stale or halted:
             event.keep()
             return
         own, own_bytes = self.past.own_beside(partition.id)
