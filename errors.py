@@ -136,6 +136,12 @@ class Fenced(ParamstreamError):
     """A newer session, replica or owner of the same name has taken over."""
 
 
+class NotOwner(ParamstreamError):
+    """Another broker owns the partition, or will in a moment. A client looks again at who owns what, and users do not meet it."""
+
+    retriable = True
+
+
 class AccessDenied(ParamstreamError):
     """The broker, or the rule that binds beyond loopback, does not allow this."""
 

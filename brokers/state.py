@@ -15,7 +15,7 @@ from ..consistency.position import epoch_of, show
 from ..consistency.vector import EMPTY
 from ..errors import CorruptLog
 from ..events.codec import Buffer, EventFrame, Head, decode_vector, encode_vector
-from ..events.kinds import Chunk, Commit, Delete, Epoch, Part, Put, Table
+from ..events.kinds import Chunk, Commit, Delete, Epoch, Note, Part, Put, Table
 from ..events.validate import put_values
 from ..transport.calls import LastEvent
 from .dense import DenseState
@@ -27,6 +27,8 @@ class Tenure(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     boot: str = ""
     failed_writes: int = 0
+    left: bool = False
+    """Its owner gave the partition up: the log has all that was ever accepted in it."""
 
 
 class SessionState(msgspec.Struct, array_like=True):
@@ -65,6 +67,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     entries: dict[bytes, bytes] = {}
     start: int = 0
     """The log's start as far as `forget` was told."""
+    left: int = 0
+    """The position of the last note by which an owner gave the partition up."""
 
     def apply(self, frame: EventFrame, registry: bool = False) -> None:
         """Take in a stamped record that counts. `registry`: puts and deletes are entries to keep (`__meta`)."""
@@ -84,6 +88,8 @@ class PartitionState(msgspec.Struct, array_like=True):
             case Delete() if registry:
                 for key in payload.keys:
                     self.entries.pop(key, None)
+            case Note(leaves=True):
+                self.left = frame.position
             case _:
                 pass
         if frame.head.producer:
@@ -125,6 +131,8 @@ class PartitionState(msgspec.Struct, array_like=True):
             ends = EpochEnds(self.ends)
             ends.add(record.previous_end)
             self.ends = ends.pairs()
+            if record.previous_end == self.left and self.tenures:
+                self.tenures[-1] = msgspec.structs.replace(self.tenures[-1], left=True)
         self.tenures.append(Tenure(epoch_of(at), record.boot, record.failed_writes))
         del self.tenures[:-REMEMBERED_EPOCHS]
 

@@ -46,8 +46,9 @@ def may_resend(state: PartitionState, present: Tenure, persistence: str, unconfi
     """Whether nobody can have seen what the session sent in `unconfirmed.epoch` and the log lacks.
 
     In the present epoch nothing that was fanned out is missing. Of an earlier one the log has all that was fanned out under
-    `write_through`; or where it lies on this machine, which has not restarted since that epoch was opened, and no write
-    has failed since. It is that epoch's own record which counts, not the last one's: a power failure may lie between.
+    `write_through`; or where its owner left it, by a note which is the last record of that epoch; or where the log lies on this
+    machine, which has not restarted since that epoch was opened, and no write has failed since. It is that epoch's own record
+    which counts, not the last one's: a power failure may lie between.
     """
     if unconfirmed.epoch == present.epoch:
         return True
@@ -56,9 +57,7 @@ def may_resend(state: PartitionState, present: Tenure, persistence: str, unconfi
     if persistence == "write_through":
         return True
     joined = state.tenure(unconfirmed.epoch)
-    return (
-        joined is not None
-        and joined.boot != ""
-        and joined.boot == present.boot
-        and joined.failed_writes == present.failed_writes
-    )
+    if joined is None:
+        return False
+    same_boot = joined.boot != "" and joined.boot == present.boot
+    return joined.left or (same_boot and joined.failed_writes == present.failed_writes)

@@ -178,7 +178,10 @@ class Delete(Payload, frozen=True):
 
 
 class Note(Payload, frozen=True):
-    """Carries nothing: a record that counts, so that a join knows the log's end."""
+    """Changes nothing: a record that counts, so that a join knows the log's end."""
+
+    leaves: bool = False
+    """The owner gives the partition up: where this is the last record of its epoch, nothing above it was ever sequenced."""
 
 
 class Claim(Payload, frozen=True):

@@ -10,7 +10,7 @@ from paramstream.brokers.state import PartitionState
 from paramstream.consistency.position import epoch_of, position
 from paramstream.errors import CorruptLog
 from paramstream.events.codec import Head, decode_event, encode_event, stamp_frame
-from paramstream.events.kinds import Base, Epoch, Kind
+from paramstream.events.kinds import Base, Epoch, Kind, Note
 
 
 def session_over(log: Log, **settings: object) -> Session:
@@ -91,6 +91,26 @@ def test_it_is_the_joined_epochs_own_record_that_decides_not_the_last_ones() -> 
     start(log, machine=Machine(boot="after"))
     session.core = start(log, machine=Machine(boot="after"))
     assert not session.join([1], sent_in=epoch).resend
+
+
+@pytest.mark.parametrize(
+    ("persistence", "written_behind", "resend"),
+    [("write_back", False, True), ("write_back", True, False), ("none", False, False)],
+)
+def test_what_an_owner_left_by_a_last_note_lets_all_go_again_that_does_not_stand(
+    persistence: Persistence, written_behind: bool, resend: bool
+) -> None:
+    log, machine = Log(), Machine(boot="")
+    session = session_over(log, machine=machine, persistence=persistence)
+    session.write(*put())
+    epoch = session.epoch
+    log.do(session.core.write(Note(leaves=True), (), 10**12))
+    if written_behind:
+        # It went on after all, and what it fanned out behind this may have been lost.
+        log.do(session.core.write(Note(), (), 10**12))
+    start(log, machine=machine, persistence=persistence)
+    session.core = start(log, machine=machine, persistence=persistence)
+    assert session.join([1, 2], sent_in=epoch).resend is resend
 
 
 def test_a_log_without_a_boot_id_lets_nothing_go_again() -> None:
