@@ -108,7 +108,7 @@ class Calls:
             case Join():
                 self._join(peer, call, answer)
             case ListVersions():
-                answer(self._versions(call.topic))
+                answer(self._versions(call))
             case ListReplicas():
                 answer(self.reports(call.topic))
             case DescribePartitions():
@@ -258,9 +258,9 @@ class Calls:
 
     # --- what is known ------------------------------------------------------------------------------------------------------
 
-    def _versions(self, topic_id: int) -> list[VersionRecord]:
-        topic = self._topic(topic_id)
-        return self._healthy((topic.id, topic.partitions)).core.versions()
+    def _versions(self, call: ListVersions) -> list[VersionRecord]:
+        topic = self._topic(call.topic)
+        return self._healthy((topic.id, topic.partitions)).core.versions(call.commit)
 
     def _describe(self, topic_id: int) -> list[PartitionRecord]:
         topic = self._topic(topic_id)

@@ -83,6 +83,8 @@ class DenseState(msgspec.Struct, array_like=True):
     sealed: list[Sealed] = []
     parts: list[OpenPart] = []
     staged: list[ChunkRun] = []
+    rewinds: list[tuple[int, int]] = []
+    """(position, version) of commits with `rewind`, both growing: what a later one to a number as low or lower covers is left out."""
 
     # --- asked before a commit is taken ---
 
@@ -144,14 +146,14 @@ class DenseState(msgspec.Struct, array_like=True):
         """Sealed and not superseded, oldest first."""
         return tuple(SealedVersion(s.version, s.digest, s.position) for s in self.sealed if not s.superseded)
 
-    def versions(self, retained: int, start: int) -> list[VersionRecord]:
+    def versions(self, retained: int, start: int, *, contexts: bool = False) -> list[VersionRecord]:
         """All that are known, oldest first. Restorable by number: among the newest `retained`, whole, not superseded."""
         oldest = len(self.sealed) - retained
         return [
             VersionRecord(
                 s.version, s.position, s.time, s.tensors, s.nbytes, s.digest,
                 restorable=index >= oldest and s.first > start and not s.superseded,
-                first=s.first, superseded=s.superseded,
+                first=s.first, superseded=s.superseded, context=s.context if contexts else b"",
             )
             for index, s in enumerate(self.sealed)
         ]  # fmt: skip
@@ -229,6 +231,8 @@ class DenseState(msgspec.Struct, array_like=True):
         union = union_of(part.tensors for part in parts)
         chunks = _Chunks(self.staged)
         if commit.rewind:
+            self.rewinds = [each for each in self.rewinds if each[1] < commit.version]
+            self.rewinds.append((position, commit.version))
             self.sealed = [
                 msgspec.structs.replace(s, superseded=True) if s.version >= commit.version else s for s in self.sealed
             ]

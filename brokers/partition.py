@@ -303,9 +303,10 @@ class PartitionCore:
         """Above its epoch's end, or above all that was ever sequenced here."""
         return position > self.state.position or EpochEnds(self.state.ends).is_lost(position)
 
-    def versions(self) -> list[VersionRecord]:
-        """The sealed versions that are known, oldest first."""
-        return self.state.dense.versions(self.settings.retain_versions, self.state.start)
+    def versions(self, commit: int = 0) -> list[VersionRecord]:
+        """The sealed versions that are known, oldest first; with `commit` the one sealed there, with its context."""
+        found = self.state.dense.versions(self.settings.retain_versions, self.state.start, contexts=commit != 0)
+        return [version for version in found if commit in (0, version.position)]
 
     def describe(self, log_start: int, monotonic_ns: int) -> PartitionRecord:
         """`log_start`: the position before the first one that the log still holds."""
@@ -327,6 +328,7 @@ class PartitionCore:
             time=self.time(monotonic_ns),
             latest=at,
             context=newest.context if newest is not None else b"",
+            rewinds=tuple(dense.rewinds),
         )
 
     # --- inside ---

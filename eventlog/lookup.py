@@ -67,7 +67,7 @@ class Lookup:
             if index is not None:
                 self._indices.move_to_end(segment.number)
                 return index
-        index = self._stored(segment)
+        index = stored(self._disk, segment)
         if index is None:
             index, is_whole = build(segment, read)
             if is_whole:
@@ -80,12 +80,6 @@ class Lookup:
             self._indices[segment.number] = index
             while len(self._indices) > KEPT_INDICES:
                 self._indices.popitem(last=False)
-
-    def _stored(self, segment: Segment) -> Index | None:
-        path = segment.path.with_suffix(SUFFIX)
-        with suppress(OSError, CorruptLog), opened(self._disk, path) as read:
-            return Index.decode(read(self._disk.size(path), 0), segment.number, segment.end)
-        return None
 
     def _store(self, segment: Segment, index: Index) -> None:
         path = segment.path.with_suffix(SUFFIX)
@@ -100,6 +94,14 @@ class Lookup:
 
 def beginning(segment: Segment) -> Entry:
     return Entry(HEADER_NBYTES, segment.header.point)
+
+
+def stored(disk: Disk, segment: Segment) -> Index | None:
+    """The index that lies beside a closed segment; None where there is none that fits."""
+    path = segment.path.with_suffix(SUFFIX)
+    with suppress(OSError, CorruptLog), opened(disk, path) as read:
+        return Index.decode(read(disk.size(path), 0), segment.number, segment.end)
+    return None
 
 
 def build(segment: Segment, read: ReadAt) -> tuple[Index, bool]:

@@ -7,21 +7,23 @@ Where an owner lives, its files are read to the end that it recorded as durable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import BindFailed, CorruptLog, LogTruncated
 from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
-from .chain import Segment, link, read_at, read_header, records_of, scan, segment_numbers, segment_path
+from .chain import Segment, link, read_at, read_header, scan, segment_numbers, segment_path
 from .files import Disk, FolderLock
+from .index import Entry, Index
 from .local import check_meta, held_partitions, partition_folder
+from .lookup import beginning, build, stored
 from .marks import EndFile, storage_error
 from .segment import ReadAt, find_whole_record
 
@@ -31,13 +33,13 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class PartitionRead:
-    """What a partition's log holds, from its oldest base on. Its files stay readable until the reader is closed."""
+    """What a partition's log holds, from one of its bases on. Its files stay readable until the reader is closed."""
 
     partition: PartitionId
     base: EventFrame | None
-    """The oldest base that is held; None where the log was never cut."""
+    """The base that it begins with: the oldest one, unless another was asked for. None where it begins without one."""
     start: int
-    """The position before the first record."""
+    """The position before the first record that the log holds."""
     records: Iterator[EventFrame]
     """Events, notes, epoch records *and later bases* that count, in order; claims are left out. One pass.
 
@@ -45,6 +47,26 @@ class PartitionRead:
     """
     torn: str
     """What lies behind the last whole record, in words; empty where nothing does, or an owner lives."""
+
+
+class LogReader(Protocol):
+    """Reads a log without being an owner of its partitions. `FolderReader` is one."""
+
+    def partitions(self) -> list[PartitionId]: ...
+
+    def read(self, partition: PartitionId, after: int = START) -> PartitionRead:
+        """From the oldest base on. With `after` from little before what lies behind that position, and without a base."""
+        ...
+
+    def read_newest(self, partition: PartitionId) -> PartitionRead:
+        """From the newest base on; as `read` where there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+Chain = list[tuple[Segment, ReadAt]]
+"""Segments in order, opened."""
 
 
 class FolderReader:
@@ -60,6 +82,9 @@ class FolderReader:
         except OSError as error:
             raise BindFailed(f"cannot read the log in {self._folder}: {error.strerror}") from error
         self._files = ExitStack()
+        self._indices: dict[Path, tuple[int, Index]] = {}
+        """Segment → (the end that it covers, where it can be read from)."""
+        self._chains: dict[PartitionId, tuple[Chain, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -74,22 +99,51 @@ class FolderReader:
     def partitions(self) -> list[PartitionId]:
         return held_partitions(self._disk.names(self._folder))
 
-    def read(self, partition: PartitionId) -> PartitionRead:
+    def read(self, partition: PartitionId, after: int = START) -> PartitionRead:
         """Opens the partition's files; the records are read as they are asked for.
 
-        Raises `LogTruncated` where the owner cuts faster than its files can be opened, `CorruptLog` where they do not hang
-        together.
+        With `after` they begin little before the first one behind that position, there is no base, and the files are those that
+        were opened before, if the partition was read before: however often it is asked, they stay as few.
+        Raises `LogTruncated` where the owner cuts faster than its files can be opened, or `after` lies before the log's start,
+        `CorruptLog` where they do not hang together.
         """
+        if after == START or partition not in self._chains:
+            self._chains[partition] = self._chain(partition)
+        opened, torn = self._chains[partition]
+        if not opened:
+            return PartitionRead(partition, None, START, iter(()), torn)
+        start = opened[0][0].start
+        if after <= start:
+            if START < after < start:
+                raise LogTruncated("the log no longer reaches back", partition=partition[1], position=after)
+            base, records = self._from_base(opened)
+            return PartitionRead(partition, base, start, records, torn)
+        first = max(at for at, (segment, _) in enumerate(opened) if segment.start <= after)
+        entry = self._index(*opened[first]).find(after)
+        return PartitionRead(partition, None, start, _records(opened[first:], entry), torn)
+
+    def read_newest(self, partition: PartitionId) -> PartitionRead:
+        """From the newest base on that is held; as `read` where there is none."""
+        opened, torn = self._chains[partition] = self._chain(partition)
+        for first in range(len(opened) - 1, 0, -1):
+            if opened[first][0].header.begins_with_base:
+                with suppress(CorruptLog):
+                    base, records = self._from_base(opened[first:])
+                    return PartitionRead(partition, base, opened[0][0].start, records, torn)
+        return self.read(partition)
+
+    def _chain(self, partition: PartitionId) -> tuple[Chain, str]:
+        """The partition's segments from its oldest base on, and what is torn behind them."""
         folder = partition_folder(self._folder, partition)
         if not folder.is_dir():
-            return PartitionRead(partition, None, START, iter(()), "")
+            return [], ""
         try:
             if not self.owner_lives:
-                return self._read_all(partition, folder)
+                return self._chain_of_all(partition, folder)
             for _ in range(ATTEMPTS):
-                read = self._read_durable(partition, folder)
-                if read is not None:
-                    return read
+                opened = self._durable_chain(partition, folder)
+                if opened is not None:
+                    return opened, ""
         except OSError as error:
             raise storage_error("read", folder, error) from error
         raise LogTruncated(
@@ -98,12 +152,12 @@ class FolderReader:
             remedy="Read again",
         )
 
-    def _read_durable(self, partition: PartitionId, folder: Path) -> PartitionRead | None:
+    def _durable_chain(self, partition: PartitionId, folder: Path) -> Chain | None:
         """None where a file went away, so that reading begins again."""
         try:
             end_file = EndFile(self._disk, folder, write=False)
         except FileNotFoundError:
-            return PartitionRead(partition, None, START, iter(()), "")
+            return []
         try:
             end = end_file.read()
         finally:
@@ -116,15 +170,15 @@ class FolderReader:
         except FileNotFoundError:
             return None
         if not end.offset:
-            return PartitionRead(partition, None, START, iter(()), "")
+            return []
         if not opened or opened[-1][0].number != end.number:
             return None
         opened[-1][0].end = end.offset
-        return _read(partition, opened, "")
+        return _linked(opened)
 
-    def _read_all(self, partition: PartitionId, folder: Path) -> PartitionRead:
+    def _chain_of_all(self, partition: PartitionId, folder: Path) -> tuple[Chain, str]:
         numbers = segment_numbers(self._disk.names(folder))
-        opened = list[tuple[Segment, ReadAt]]()
+        opened = Chain()
         torn = ""
         for number in numbers:
             path = segment_path(folder, number)
@@ -136,7 +190,27 @@ class FolderReader:
                 torn = f"{path}: {error.problem}"
         if opened and not torn:
             torn = _end_at_last_whole(partition, *opened[-1])
-        return _read(partition, opened, torn)
+        return _linked(opened), torn
+
+    def _from_base(self, opened: Chain) -> tuple[EventFrame | None, Iterator[EventFrame]]:
+        segment = opened[0][0]
+        records = _records(opened, beginning(segment))
+        if not segment.header.begins_with_base:
+            return None, records
+        base = next(records, None)
+        if base is None or base.kind is not Kind.BASE:
+            raise CorruptLog(
+                f"{segment.path} does not begin with a base that counts", partition=segment.header.partition[1]
+            )
+        return base, records
+
+    def _index(self, segment: Segment, read: ReadAt) -> Index:
+        """Where the segment can be read from: what its owner has written of it, or made here."""
+        known = self._indices.get(segment.path)
+        if known is None or known[0] != segment.end:
+            index = stored(self._disk, segment) or build(segment, read)[0]
+            self._indices[segment.path] = known = segment.end, index
+        return known[1]
 
     def _open(self, partition: PartitionId, path: Path, *, sync: bool = False) -> tuple[Segment, ReadAt]:
         handle = self._disk.open(path)
@@ -166,22 +240,18 @@ def _end_at_last_whole(partition: PartitionId, segment: Segment, read: ReadAt) -
     return torn
 
 
-def _read(partition: PartitionId, opened: list[tuple[Segment, ReadAt]], torn: str) -> PartitionRead:
-    first = link([segment for segment, _ in opened])
-    opened = opened[first:]
-    if not opened:
-        return PartitionRead(partition, None, START, iter(()), torn)
-    records = _records(opened)
-    base: EventFrame | None = None
-    if opened[0][0].header.begins_with_base:
-        base = next(records, None)
-        if base is None or base.kind is not Kind.BASE:
-            raise CorruptLog(f"{opened[0][0].path} does not begin with a base that counts", partition=partition[1])
-    return PartitionRead(partition, base, opened[0][0].start, records, torn)
+def _linked(opened: Chain) -> Chain:
+    """From the chain's beginning on; what stands before it is the rest of a cut that was not finished."""
+    return opened[link([segment for segment, _ in opened]) :]
 
 
-def _records(opened: list[tuple[Segment, ReadAt]]) -> Iterator[EventFrame]:
-    for segment, read in opened:
-        for record in records_of(segment, read):
+def _records(opened: Chain, first: Entry) -> Iterator[EventFrame]:
+    """What counts, claims left out, from `first` of the first segment on."""
+    for at, (segment, read) in enumerate(opened):
+        entry = first if at == 0 else beginning(segment)
+        scanned = scan(segment, read, offset=entry.offset, point=entry.point)
+        for record in scanned:
             if record.counts and record.prefix.kind is not Kind.CLAIM:
                 yield decode_event(record.frame)
+        if scanned.damage is not None:
+            raise scanned.damage.error(segment.header.partition[1])

@@ -6,11 +6,16 @@ Each call names the type of its answer beside it. Calls travel in a `messages.Re
 from __future__ import annotations
 
 from ..events.kinds import PartRef, Table, TensorSpec
-from .wire import Message, Record
+from .wire import Message, Record, To
 
 
 class Call(Message, frozen=True):
-    """What a `Request` asks for; the comment behind each names the type of its answer."""
+    """What a `Request` asks for; the comment behind each names the type of its answer.
+
+    Where several brokers answer, `merging.py` makes one answer of theirs.
+    """
+
+    to = To.META
 
 
 class CreateTopic(Call, frozen=True):  # -> TopicRecord
@@ -30,6 +35,7 @@ class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
 
 
 class CreateTable(Call, frozen=True):  # -> None, once every partition has it durably
+    to = To.META_FIRST
     topic: int
     table: Table
     exist_ok: bool
@@ -56,41 +62,51 @@ class Unconfirmed(Record, frozen=True):
 class Join(Call, frozen=True):  # -> Joined
     """Joins an incarnation to every partition of the broker. A second join of the same session in an epoch changes nothing."""
 
+    to = To.EVERY
     name: str
     incarnation: int
     unconfirmed: tuple[Unconfirmed, ...] = ()
 
 
 class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
+    to = To.EVERY
     topic: int
+    commit: int = 0
+    """Only the version that the commit at this position sealed, with its `context`; 0 for all, without."""
 
 
 class ListReplicas(Call, frozen=True):  # -> list[Report]
+    to = To.EVERY
     topic: int
 
 
 class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
+    to = To.EVERY
     topic: int
 
 
 class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
     """What sealing `version` as the union of these parts would come to; raises what speaks against it. Changes nothing."""
 
+    to = To.OWNER
     topic: int
     version: int
     parts: tuple[PartRef, ...]
     schema: str = "same"
     rewind: bool = False
+    partition: int = 0
+    """The weight partition of the topic."""
 
 
 class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those that are lost
-    """Answered once each of these (topic, partition, position) is durable, or known to be lost."""
+    """Answered once each of these (topic, partition, position) is durable, or known to be lost. A broker answers for its own."""
 
+    to = To.EVERY
     positions: tuple[tuple[int, int, int], ...]
 
 
 class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
-    pass
+    to = To.EVERY
 
 
 class TopicRecord(Record, frozen=True):
@@ -172,6 +188,8 @@ class VersionRecord(Record, frozen=True):
     """The position of the first event that the version needs; 0 where it is not told."""
     superseded: bool = False
     """A rewind came later: the number no longer stands for this one."""
+    context: bytes = b""
+    """The encoded vector of all that events before the commit rest on, where it was asked for: it may be large."""
 
 
 class PartitionRecord(Record, frozen=True):
@@ -194,6 +212,8 @@ class PartitionRecord(Record, frozen=True):
     """Weight partition: the position of the newest durable commit, 0 if there is none."""
     context: bytes = b""
     """The encoded vector of all that events before `latest` rest on."""
+    rewinds: tuple[tuple[int, int], ...] = ()
+    """Weight partition: (position, version) of the commits that superseded older ones of that number and higher, in order."""
 
 
 class PartitionLoad(Record, frozen=True):

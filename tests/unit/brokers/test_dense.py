@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -237,6 +238,32 @@ def test_a_lower_number_needs_rewind_which_supersedes_the_higher_ones() -> None:
     ]
     # The new lineage goes on from there: 3 is free again, whatever its digest was.
     assert acked(weights.publish(3, {"w": b"\7\0\0\0"}))
+
+
+def test_which_numbers_a_rewind_superseded_is_told_for_good() -> None:
+    weights = weights_over()
+    told: list[list[int]] = []
+    for version, rewind in ((1, False), (5, False), (3, True), (6, False), (5, True), (2, True)):
+        weights.publish(version, {"w": bytes([version]) * 4}, rewind=rewind)
+        told.append([number for _, number in weights.session.core.describe(0, 0).rewinds])
+    assert told == [[], [], [3], [3], [3, 5], [2]], "what a later one covers is left out"
+    core = weights.session.core
+    (position, _), *_ = core.describe(0, 0).rewinds
+    assert position == core.sequenced
+    core.trimmed(core.sequenced)
+    assert core.describe(0, 0).rewinds == ((position, 2),)
+
+
+def test_one_version_is_told_with_the_context_of_its_commit() -> None:
+    weights = weights_over()
+    for version in (1, 2):
+        weights.publish(version, {"w": bytes([version]) * 4})
+    dense = weights.session.core.state.dense
+    dense.sealed = [msgspec.structs.replace(each, context=b"what it rests on") for each in dense.sealed]
+    at = sealed(weights)[0][1]
+    (told,) = weights.session.core.versions(at)
+    assert (told.version, told.position, told.context) == (1, at, b"what it rests on")
+    assert [each.context for each in weights.session.core.versions()] == [b"", b""]
 
 
 def test_going_back_to_an_older_version_with_its_own_digest_seals_it_anew() -> None:

@@ -62,6 +62,50 @@ def test_what_the_owner_cuts_meanwhile_stays_readable(log: LocalLog, tmp_path: P
         assert as_pairs(later.records) == owner.events[-1:]
 
 
+@pytest.mark.parametrize("owned", [True, False])
+def test_reading_begins_behind_a_position_and_with_the_newest_base(log: LocalLog, tmp_path: Path, owned: bool) -> None:
+    partition, owner = opened(log)
+    append_all(partition, [owner.put() for _ in range(500)])
+    append_all(partition, [owner.base(), *(owner.put() for _ in range(500)), owner.base(b"newest"), owner.put()])
+    partition.sync()
+    if not owned:
+        log.close()
+    with FolderReader(tmp_path) as reader:
+        whole = as_pairs(reader.read(PARTITION).records)
+        assert whole == owner.events
+        for after in (whole[10][0], whole[700][0], whole[499][0], whole[-2][0], whole[-1][0]):
+            read = reader.read(PARTITION, after)
+            found = as_pairs(read.records)
+            assert [pair for pair in found if pair[0] > after] == [pair for pair in whole if pair[0] > after]
+            assert read.base is None and read.start == 0
+        newest_read = reader.read_newest(PARTITION)
+        assert newest_read.base is not None and bytes(newest_read.base.bulk) == b"newest"
+        assert (newest_read.start, as_pairs(newest_read.records)) == (0, owner.events[-1:])
+
+
+def test_a_newest_base_that_is_torn_is_passed_for_the_one_before(log: LocalLog, tmp_path: Path) -> None:
+    partition, owner = opened(log)
+    append_all(partition, [owner.put(), owner.base(b"whole"), owner.put(), owner.base(b"torn")])
+    log.close()
+    path = newest(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with FolderReader(tmp_path) as reader:
+        read = reader.read_newest(PARTITION)
+        assert read.base is not None and bytes(read.base.bulk) == b"whole"
+        assert as_pairs(read.records) == owner.events[-1:]
+
+
+def test_what_lies_before_the_start_is_not_read(log: LocalLog, tmp_path: Path) -> None:
+    partition, owner = opened(log)
+    append_all(partition, [owner.put(), owner.put(), owner.base(), owner.put()])
+    partition.sync()
+    first = owner.events[0][0]
+    partition.cut(owner.at)
+    with FolderReader(tmp_path) as reader, pytest.raises(LogTruncated) as caught:
+        reader.read(PARTITION, first)
+    assert caught.value.position == first
+
+
 class CuttingDisk(Disk):
     """Lets the owner cut just before a file is opened."""
 
