@@ -38,6 +38,8 @@ MAX_BASE_BYTES = 256 * 1024 * 1024
 _PREFIX = struct.Struct("<2sBBIQIIIIQQQQ")
 _STAMP = struct.Struct("<IQQ")  # nonce, position, time
 _STAMP_AT = 28
+_PARTITION = struct.Struct("<IQ")
+_PARTITION_AT = 4
 _POSITION = struct.Struct("<Q")
 _POSITION_AT = 32
 _CHECKSUM = struct.Struct("<Q")
@@ -191,6 +193,12 @@ def stamp_frame(frame: bytearray | memoryview, *, position: int, time: int, nonc
 def position_of(frame: Buffer) -> int:
     """The position in the prefix of a whole frame, without decoding the rest."""
     return int(_POSITION.unpack_from(frame, _POSITION_AT)[0])
+
+
+def partition_in(frame: Buffer) -> PartitionId:
+    """The partition in the prefix of a whole frame, without decoding the rest."""
+    number, topic = _PARTITION.unpack_from(frame, _PARTITION_AT)
+    return topic, number
 
 
 class Prefix(NamedTuple):

@@ -63,7 +63,9 @@ class Sealing:
         with session.streaming(call):
             named = self._sort(given)
             self._await_durable(named.must_be_durable)
-            question = PrepareCommit(self.topic.id, self.version, named.parts, self.schema, self.rewind)
+            question = PrepareCommit(
+                self.topic.id, self.version, named.parts, self.schema, self.rewind, self.topic.partitions
+            )
             prepared: PreparedCommit = session.ask(question, PreparedCommit, self._left("the answer of the owner"))
             if prepared.position:
                 session.withdraw(call)

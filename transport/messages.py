@@ -30,7 +30,7 @@ from .calls import (
     OpenReplica,
     PrepareCommit,
 )
-from .wire import Message, Record, WireError
+from .wire import Message, Record, To, WireError
 
 MAGIC = b"PC"
 FORMAT = 1
@@ -139,6 +139,8 @@ class Refused(Message, frozen=True):
 class Follow(Message, frozen=True):
     """Fan out the partition's events after position `after` to this client, within `credit_bytes` not yet returned."""
 
+    to = To.OWNER
+
     topic: int
     partition: int
     after: int
@@ -146,6 +148,7 @@ class Follow(Message, frozen=True):
 
 
 class Unfollow(Message, frozen=True):
+    to = To.OWNER
     topic: int
     partition: int
 
@@ -178,6 +181,8 @@ class Demoted(Message, frozen=True):
 
 class Credit(Message, frozen=True):
     """`consumed_bytes` in all have been taken off the hands of the transport since `Follow`."""
+
+    to = To.OWNER
 
     topic: int
     partition: int
@@ -232,6 +237,8 @@ class Report(Message, frozen=True):
 
 class Fetch(Message, frozen=True):
     """The partition's events after `after`, oldest first, at most about `max_bytes` (at least one event)."""
+
+    to = To.OWNER
 
     id: int
     topic: int

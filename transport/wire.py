@@ -1,14 +1,28 @@
-"""The two shapes that cross the wire beside events, and errors as they cross it."""
+"""The two shapes that cross the wire beside events, where each message goes, and errors as they cross it."""
 
 from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
 
 import msgspec
 
 from ..errors import FieldValue, ParamstreamError, error_from_wire
 
 
+class To(Enum):
+    """Which of several brokers a message of a client is for."""
+
+    EVERY = "every broker"
+    META = "the owner of `__meta`"
+    META_FIRST = "the owner of `__meta`, and once it has answered all others"
+    OWNER = "the owner of the partition (`topic`, `partition`) that the message names"
+
+
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """A control frame."""
+
+    to: ClassVar[To] = To.EVERY
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
