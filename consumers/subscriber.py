@@ -13,16 +13,16 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Container, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ..consistency.gate import Ordering
 from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
 from ..transport.calls import DescribePartitions, PartitionRecord
 from ..transport.directory import Directory
-from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Welcome
+from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Report, Welcome
 from ..transport.waiting import bounded
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .events import Event, event_of, lost_event
@@ -32,8 +32,25 @@ from .subscription_core import SubscriptionCore
 
 TIMEOUT_S = 30.0
 
+REPORT_S = 0.5
+
 BUFFER_BYTES = 16 * 1024 * 1024
 """Of events that the user has not taken yet, all partitions together; the last one may go beyond."""
+
+
+class Follower(Protocol):
+    """Who a subscription is for, where that has a name."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def incarnation(self) -> int:
+        """From `OpenReplica`: a newer one of the name fences this subscription, which ends with `Fenced`."""
+        ...
+
+    def report(self, lag_events: int) -> Report:
+        """Called in the link's thread. `lag_events`: accepted, as far as is known, and not yielded."""
+        ...
 
 
 class Subscription(Iterator[Event], AsyncIterator[Event]):
@@ -52,9 +69,12 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         make_link: MakeLink,
         ordering: Ordering = Ordering.CAUSAL,
         start: str | VersionVector[str] = "head",
+        partitions: Container[int] | None = None,
+        follower: Follower | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        """The start is fixed when this returns. Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`."""
+        """The start is fixed when this returns. `partitions`: only these are followed. `follower`: who follows, by a name that has
+        one live owner, and reports what it still needs of the log. Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`."""
         deadline = time.monotonic() + timeout
         if not isinstance(start, VersionVector) and start not in ("head", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'head', 'earliest' nor a version vector")
@@ -71,9 +91,13 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         self._error: ParamstreamError | None = None
         self._closed = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._core = SubscriptionCore(ordering, {(p.topic, p.partition): _start_of(p, topic, start) for p in found})
+        followed = [at for at in found if partitions is None or at.partition in partitions]
+        self._core = SubscriptionCore(ordering, {(p.topic, p.partition): _start_of(p, topic, start) for p in followed})
         self._feed = Feed(self._core, self, self._lock)
-        self._link = self._feed.link = make_link(self._feed, lambda: Hello(FORMAT), f"subscription-{topic}")
+        self._follower = follower
+        self._report_at = 0.0
+        hello = Hello(FORMAT) if follower is None else Hello(FORMAT, follower.name, follower.incarnation)
+        self._link = self._feed.link = make_link(self._feed, lambda: hello, f"subscription-{topic}")
         self._link.start(max(0.001, deadline - time.monotonic()))
 
     # --- for the user -----------------------------------------------------------------------------------------------------------
@@ -208,6 +232,11 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         # The user has taken some: what waits in the core goes on.
         with self._lock:
             self._core.paused = self._buffered_bytes >= BUFFER_BYTES
+        if self._follower is not None and now >= self._report_at and self._link.connected:
+            self._report_at = now + REPORT_S
+            with self._lock:
+                lag = self._core.lag_events()
+            self._link.send(self._follower.report(lag))
 
     def _wake(self) -> None:
         self._changed.notify_all()
