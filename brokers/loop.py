@@ -95,6 +95,8 @@ class Loop:
         self._appended: dict[PartitionId, PartitionLog] = {}
         self._appended_bytes = 0
         self.holding = Holding(self._log_is_behind)
+        self._full_segments: set[PartitionId] = set()
+        """Closed until all of their segment is synced: then a base begins the next one."""
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
         """Partitions with a follower whose pipe was full."""
@@ -388,14 +390,15 @@ class Loop:
         for (address, topic, partition, incarnation), answers in acks.items():
             self._send_to(address, Ack(topic, partition, incarnation, tuple(answers)))
 
-    def _end_batch(self) -> None:
+    def _end_batch(self, *, pressed: bool = False) -> None:
+        """`pressed`: what is due is done now, whatever time the disk takes."""
         self._flush_acks()
+        self._close_segments(pressed)
         if not self._appended:
             return
         appended, self._appended = self._appended, {}
         now_ns = time.monotonic_ns()
         for owned in [owned for partition in appended if (owned := self._partitions.owned.get(partition))]:
-            owned.append_base_if_due()
             owned.load.batch_ended(owned.core.sequenced, now_ns)
         nbytes, self._appended_bytes = self._appended_bytes, 0
         in_memory = [log for log in appended.values() if self._in_memory(log)]
@@ -404,6 +407,30 @@ class Loop:
         on_disk = [log for log in appended.values() if not self._in_memory(log)]
         if on_disk:
             self._syncer.appended(on_disk, nbytes)
+
+    def _close_segments(self, pressed: bool) -> None:
+        """A base closes a full segment, and that syncs what is left of it: so events wait until nothing is, and the loop does not."""
+        for partition in self._appended.keys() - self._full_segments:
+            owned = self._partitions.owned.get(partition)
+            if owned is not None and owned.log.wants_base:
+                self._full_segments.add(partition)
+                self.holding.close([partition])
+        for partition in list(self._full_segments):
+            owned = self._partitions.owned.get(partition)
+            if owned is not None and owned.error is None:
+                if not (pressed or self._in_memory(owned.log) or owned.core.durable == owned.core.sequenced):
+                    continue
+                self._begin_segment(owned)
+            self._full_segments.discard(partition)
+            self.holding.open([partition])
+
+    def _begin_segment(self, owned: Owned) -> None:
+        try:
+            owned.append_base_if_due()
+        except ParamstreamError as error:
+            owned.error = error
+        else:
+            self._appended[owned.core.partition] = owned.log
 
     def _in_memory(self, log: PartitionLog) -> bool:
         owned = self._partitions.owned.get(log.partition)
@@ -465,7 +492,7 @@ class Loop:
         now = time.monotonic()
         if self._partitions.nbytes + nbytes > self._partitions.limit and now >= self._next_pressed_trim:
             # What was appended in this batch may have made older versions needless, once it is durable.
-            self._end_batch()
+            self._end_batch(pressed=True)
             self._trim(now)
         return self._partitions.nbytes + nbytes <= self._partitions.limit
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import paramstream as ps
 from paramstream.brokers import syncing
-from paramstream.eventlog.partition import LocalPartition
+from paramstream.eventlog.files import Disk
 from reference.waiting import eventually
 
 VALUE_BYTES = 512 * 1024
@@ -20,32 +21,33 @@ DOWN_S = 2.0
 
 
 class Log:
-    """Syncs, or stands still."""
+    """Its disk syncs, or stands still."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._up = threading.Event()
         self._up.set()
-        sync = LocalPartition.sync
+        sync = Disk.sync
 
-        def when_up(partition: LocalPartition) -> int:
+        def when_up(disk: Disk, handle: int) -> None:
             assert self._up.wait(60.0), "the log was never up again"
-            return sync(partition)
+            sync(disk, handle)
 
-        monkeypatch.setattr(LocalPartition, "sync", when_up)
+        monkeypatch.setattr(Disk, "sync", when_up)
 
-    def down(self) -> None:
+    @contextmanager
+    def down(self) -> Generator[None]:
         self._up.clear()
-
-    def up(self) -> None:
-        self._up.set()
+        try:
+            yield
+        finally:
+            self._up.set()
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log(monkeypatch)
     monkeypatch.setattr(syncing, "MAX_UNSYNCED_S", 0.3)
-    yield log
-    log.up()
+    return log
 
 
 @pytest.mark.parametrize("persistence", ["write_back", "write_through"])
@@ -61,23 +63,22 @@ def test_beside_a_log_that_is_down_publish_says_not_accepted_and_what_is_accepte
         with client.replica(["model", "cache"], name="reader") as replica:
             receipts: dict[str, ps.Receipt] = {}
             refused: list[str] = []
-            log.down()
-            began = time.monotonic()
-            number = 0
-            while time.monotonic() - began < DOWN_S:
-                number += 1
-                key = f"key-{number}"
-                try:
-                    receipts[key] = publisher.put(key, b"%-*d" % (VALUE_BYTES, number), timeout=0.2)
-                except ps.BackpressureTimeout:
-                    refused.append(key)
-            assert refused, "the producer feels that the log is behind"
-            assert any(receipt.outcome == "pending" for receipt in receipts.values()), "what waits is not accepted"
-            # All else goes on: requests, heartbeats, and topics that need no log.
-            assert [each.name for each in client.topics(timeout=5.0)] == ["cache", "model"]
-            replica.wait(beside.put("k", b"v"), 5.0)
-            assert replica.status().connected
-            log.up()
+            with log.down():
+                began = time.monotonic()
+                number = 0
+                while time.monotonic() - began < DOWN_S:
+                    number += 1
+                    key = f"key-{number}"
+                    try:
+                        receipts[key] = publisher.put(key, b"%-*d" % (VALUE_BYTES, number), timeout=0.2)
+                    except ps.BackpressureTimeout:
+                        refused.append(key)
+                assert refused, "the producer feels that the log is behind"
+                assert any(receipt.outcome == "pending" for receipt in receipts.values()), "what waits is not accepted"
+                # All else goes on: requests, heartbeats, and topics that need no log.
+                assert [each.name for each in client.topics(timeout=5.0)] == ["cache", "model"]
+                replica.wait(beside.put("k", b"v"), 5.0)
+                assert replica.status().connected
             publisher.flush(60.0)
             assert {receipt.outcome for receipt in receipts.values()} == {"durable"}
             last = publisher.put("last", b"", timeout=10.0)
@@ -100,15 +101,37 @@ def _keys(events: ps.Subscription, last: ps.Receipt) -> Iterator[str]:
         yield from (key.decode() for key, _, _ in event.items)
 
 
+def test_a_full_segment_beside_a_log_that_is_down_stops_its_own_partition_only(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "MAX_UNSYNCED_S", 60.0)
+    url = f"file:{tmp_path}/log"
+    with ps.Broker(log=url, log_limit="64MiB") as broker, ps.connect(broker.endpoint) as client:  # segments of 4 MiB
+        client.create_topic("model")
+        client.create_topic("other")
+        publisher, other = (client.publisher(topic, producer=topic) for topic in ("model", "other"))
+        with log.down():
+            full = [publisher.put(f"key-{number}", bytes(VALUE_BYTES)) for number in range(8)]
+            for receipt in full:
+                receipt.accepted.result(5.0)
+            late = publisher.put("late", b"")
+            assert _waits(late)
+            other.put("k", b"v").accepted.result(5.0)
+            assert len(client.topics(timeout=5.0)) == 2
+        publisher.flush()
+        assert {receipt.outcome for receipt in (*full, late)} == {"durable"}
+
+
 def test_the_window_of_time_holds_a_trickle_that_no_bytes_would(log: Log, tmp_path: Path) -> None:
     with ps.Broker(log=f"file:{tmp_path}/log") as broker, ps.connect(broker.endpoint) as client:
         client.create_topic("model")
         publisher = client.publisher("model", producer="trainer")
-        log.down()
-        first = publisher.put("k", b"v")
-        first.accepted.result(5.0)
-        assert eventually(lambda: publisher.put("k", b"v").outcome == "pending" and _waits(publisher.put("k", b"w")))
-        log.up()
+        with log.down():
+            first = publisher.put("k", b"v")
+            first.accepted.result(5.0)
+            assert eventually(
+                lambda: publisher.put("k", b"v").outcome == "pending" and _waits(publisher.put("k", b"w"))
+            )
         publisher.flush()
 
 
