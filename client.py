@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from .brokers.registry import topics_in
+from .brokers import registry
 from .consistency.gate import Ordering
 from .consistency.vector import VersionVector
 from .consumers.gathering import wait_replicas
 from .consumers.replica import Replica
-from .consumers.restore import Moment
 from .consumers.restore import restore as restore_from
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
+from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
 from .errors import InvalidEvent, ParamstreamError
 from .events.arrays import DTYPES, ArrayKind
@@ -103,7 +103,7 @@ def restore(
     `LogTruncated` where it no longer reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`,
     `StorageFull`, `ConnectFailed`.
     """
-    return restore_from(source, topic, at, store, dense_only, topics_in=topics_in, arrays=arrays)
+    return restore_from(source, topic, at, store, dense_only, registry=registry, arrays=arrays)
 
 
 class Client:

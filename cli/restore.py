@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from ..brokers.registry import topics_in
+from ..brokers import registry
 from ..consumers.restore import restore
 from ..tiers.sizes import size_text
 from ..tiers.store import TieredStore
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.at,
             store,
             dense_only=True,
-            topics_in=topics_in,
+            registry=registry,
             arrays="numpy",
             progress=reading.add,
         ) as replica,

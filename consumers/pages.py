@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..consistency.vector import PartitionId
 from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
 from ..events.codec import position_of
-from ..transport.calls import DescribePartitions, PartitionRecord
+from ..transport.calls import Call, DescribePartitions, PartitionRecord
 from ..transport.messages import FORMAT, AnyMessage, Fetch, Fetched, Hello, Welcome
+from ..transport.waiting import bounded
 from .links import ConsumerLink, MakeLink
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -20,13 +22,26 @@ PAGE_BYTES = 8 * 1024 * 1024
 class Pager:
     """Follows nothing. One thread at a time."""
 
-    def __init__(self, make_link: MakeLink, name: str, timeout: float) -> None:
-        """`timeout` bounds each answer waited for. Raises `ConnectFailed`."""
-        self._timeout = timeout
+    def __init__(self, make_link: MakeLink, name: str, patience: Callable[[], float]) -> None:
+        """`patience` says how long the next answer may take, in seconds. Raises `ConnectFailed`."""
+        self._patience = patience
         self._answers = _Answers()
         self._ids = itertools.count(1)
         self.link: ConsumerLink = make_link(self._answers, lambda: Hello(FORMAT), name)
-        self.link.start(timeout)
+        self.link.start(patience())
+
+    def ask(self, call: Call, kind: Any) -> Any:
+        """The broker's answer. Raises its error, `ConnectFailed` where the connection went, `ParamstreamTimeout`."""
+        answers = queue.SimpleQueue[tuple[Any, ParamstreamError | None]]()
+        self.link.request_async(call, kind, lambda answer, error: answers.put((answer, error)))
+        patience = self._patience()
+        try:
+            answer, error = answers.get(timeout=bounded(patience))
+        except queue.Empty:
+            raise ParamstreamTimeout(f"the broker did not answer {type(call).__name__} within {patience:g} s") from None
+        if error is not None:
+            raise error
+        return answer
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
         """Frames behind `after`, oldest first, about `max_bytes` of them; none where there are none yet."""
@@ -40,7 +55,7 @@ class Pager:
 
         # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
         self.link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], ready)
-        return self._answers.take(fetch, self._timeout)
+        return self._answers.take(fetch, self._patience())
 
     def frames(self, partition: PartitionId, after: int, until: int) -> Iterator[memoryview]:
         """Frames behind position `after`, up to `until`; ends early where the log does."""
@@ -54,7 +69,7 @@ class Pager:
                     yield frame
 
     def close(self) -> None:
-        self.link.close(self._timeout)
+        self.link.close(max(1.0, self._patience()))
 
 
 class _Answers:
@@ -70,7 +85,7 @@ class _Answers:
         """Raises the broker's error, `ConnectFailed` where the connection went, or `ParamstreamTimeout`."""
         while True:
             try:
-                found = self._queue.get(timeout=timeout)
+                found = self._queue.get(timeout=bounded(timeout))
             except queue.Empty:
                 raise ParamstreamTimeout(
                     f"the broker did not answer a fetch within {timeout:g} s",

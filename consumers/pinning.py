@@ -84,7 +84,7 @@ class Pinning:
                 )
             self._sink.fetching = {**self._sink.fetching, partition: wanted.position}
         try:
-            return refetch(self._make_link, self._store, record, wanted, topic.newest, time_left(deadline))
+            return refetch(self._make_link, self._store, record, wanted, topic.newest, lambda: time_left(deadline))
         finally:
             with self._sink.changed:
                 self._sink.fetching = {p: at for p, at in self._sink.fetching.items() if p != partition}

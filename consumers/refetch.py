@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 from ..consistency.vector import VersionVector
@@ -24,16 +24,17 @@ def refetch(
     topic: TopicRecord,
     wanted: VersionRecord,
     newest: Sealed | None,
-    timeout: float,
+    patience: Callable[[], float],
 ) -> Sealed:
     """The version that its owner describes by `wanted`, every digest proved. The caller has the one reference to it.
 
     Works in the calling thread, over a link of its own. `newest` gives the ties that the version left out, where its schema is
-    that one's. Needs room for the version in `store`, and uses more where there is some. `timeout` bounds each answer.
+    that one's. Needs room for the version in `store`, and uses more where there is some. `patience` says how long the next
+    answer may take, in seconds.
     Raises `LogTruncated` where the log no longer has all of it, `StorageFull`, `CorruptLog`, `ConnectFailed`,
     `ParamstreamTimeout`.
     """
-    with closing(Pager(make_link, "refetch", timeout)) as pager:
+    with closing(Pager(make_link, "refetch", patience)) as pager:
         events = _Events(pager, topic, wanted)
         return _assemble(events, store, newest)
 

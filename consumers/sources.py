@@ -1,19 +1,19 @@
-"""Where a restore reads from: the folder of a local log, or a broker. Both give whole frames, oldest first, durable ones only."""
+"""Where a restore reads from: a log without its broker, or a broker. Both give whole frames, oldest first, durable ones only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import LogTruncated, UnknownTopic
-from ..eventlog.reading import FolderReader
-from ..events.codec import EventFrame, decode_event, position_of
+from ..eventlog.reading import LogReader
+from ..events.codec import EventFrame, position_of
 from ..events.kinds import Kind
-from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
-from ..transport.link import Handler, Link
-from ..transport.messages import Hello
-from .pages import PAGE_BYTES, Pager
+from ..transport.calls import DescribePartitions, ListTopics, ListVersions, PartitionRecord, TopicRecord, VersionRecord
+from .links import MakeLink
+from .pages import Pager
 
 Progress = Callable[[int], None]
 """Called with the bytes read since the last call."""
@@ -29,6 +29,14 @@ class Source(Protocol):
         """The position before the first one that the partition still holds."""
         ...
 
+    def versions(self) -> Sequence[VersionRecord]:
+        """What is sealed and known, superseded ones too, oldest commit first."""
+        ...
+
+    def context(self, version: VersionRecord) -> bytes:
+        """The encoded vector of all that events before the version's commit rest on."""
+        ...
+
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
         """Frames behind position `after`, about `max_bytes` of them; none where that is the end.
 
@@ -39,31 +47,44 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def frames_of(source: Source, number: int) -> Iterator[EventFrame]:
-    """Every durable event and epoch record of a partition, decoded, from its start on."""
-    partition, after = (source.record.id, number), source.start(number)
-    while frames := source.read(partition, after, PAGE_BYTES):
-        for frame in frames:
-            yield decode_event(frame)
-        after = position_of(frames[-1])
+class Registry(Protocol):
+    """What brokers have written of topics into a log, and what a partition's bases say: this room cannot read either."""
+
+    def topics_in(self, reader: LogReader) -> list[TopicRecord]: ...
+
+    def versions_in(self, reader: LogReader, topic: TopicRecord) -> list[VersionRecord]: ...
 
 
-class FolderSource:
-    """A local log's folder. Where its owner lives, what has become durable since a partition was first read is not seen."""
+class LogSource:
+    """A log that is read without being its owner. What becomes durable after a partition was first read may not be seen."""
 
-    def __init__(self, reader: FolderReader, record: TopicRecord) -> None:
-        """Closes `reader` with itself."""
-        self.record = record
+    def __init__(self, reader: LogReader, topic: str, registry: Registry) -> None:
+        """Closes `reader` with itself. Raises `UnknownTopic`, `CorruptLog`, `LogTruncated`."""
         self._reader = reader
+        self._registry = registry
         self._starts: dict[PartitionId, int] = {}
         self._rest: dict[PartitionId, tuple[int, Iterator[EventFrame]]] = {}
         """Partition → (the last position read, what comes behind it)."""
+        self._versions: list[VersionRecord] | None = None
+        try:
+            self.record = named(registry.topics_in(reader), topic)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, number: int) -> int:
         partition = self.record.id, number
         if partition not in self._starts:
-            self._open(partition)
+            self._open(partition, START)
         return self._starts[partition]
+
+    def versions(self) -> Sequence[VersionRecord]:
+        if self._versions is None:
+            self._versions = self._registry.versions_in(self._reader, self.record)
+        return self._versions
+
+    def context(self, version: VersionRecord) -> bytes:
+        return version.context
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
         if after < self.start(partition[1]):
@@ -71,8 +92,8 @@ class FolderSource:
                 "the log no longer reaches back", topic=self.record.name, partition=partition[1], position=after
             )
         at, rest = self._rest[partition]
-        if after < at:
-            at, rest = self._open(partition)
+        if after != at:
+            at, rest = self._open(partition, after)
         found: list[memoryview] = []
         nbytes = 0
         for frame in rest:
@@ -89,41 +110,55 @@ class FolderSource:
     def close(self) -> None:
         self._reader.close()
 
-    def _open(self, partition: PartitionId) -> tuple[int, Iterator[EventFrame]]:
-        read = self._reader.read(partition)
+    def _open(self, partition: PartitionId, after: int) -> tuple[int, Iterator[EventFrame]]:
+        read = self._reader.read(partition, after)
         self._starts.setdefault(partition, read.start)
-        self._rest[partition] = read.start, read.records
+        self._rest[partition] = max(after, read.start), read.records
         return self._rest[partition]
 
 
 class BrokerSource:
-    """A running broker, read by fetches over a link of its own."""
+    """A running broker: asked for what it knows, and read by fetches over a link of its own."""
 
-    _link: Link
+    def __init__(self, make_link: MakeLink, topic: str, patience: Callable[[], float]) -> None:
+        """`patience` says how long the next answer may take, in seconds.
 
-    def __init__(self, endpoint: str, topic: str, timeout: float) -> None:
-        """`timeout` bounds each answer waited for. Raises `ConnectFailed`, `UnknownTopic`."""
-
-        def make_link(handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
-            self._link = Link([endpoint], handler, hello, name)
-            return self._link
-
-        self._pager = Pager(make_link, "restore", timeout)
+        Raises `ConnectFailed`, `UnknownTopic`, `ParamstreamTimeout`.
+        """
+        self._pager = Pager(make_link, "restore", patience)
+        self._versions: list[VersionRecord] | None = None
         try:
-            topics: list[TopicRecord] = self._link.request(ListTopics(), list[TopicRecord], timeout)
-            self.record = named(topics, topic)
-            call = DescribePartitions(self.record.id)
-            found: list[PartitionRecord] = self._link.request(call, list[PartitionRecord], timeout)
+            self.record = named(self._pager.ask(ListTopics(), list[TopicRecord]), topic)
+            found: list[PartitionRecord] = self._pager.ask(DescribePartitions(self.record.id), list[PartitionRecord])
         except BaseException:
             self.close()
             raise
-        self.partitions = {partition.partition: partition for partition in found}
+        self._partitions = {partition.partition: partition for partition in found}
 
     def start(self, number: int) -> int:
-        return self.partitions[number].start
+        return self._partitions[number].start
+
+    def versions(self) -> Sequence[VersionRecord]:
+        if self._versions is None:
+            known: list[VersionRecord] = self._pager.ask(ListVersions(self.record.id), list[VersionRecord])
+            end = self._partitions[self.record.partitions].durable
+            self._versions = [version for version in known if version.position <= end]
+        return self._versions
+
+    def context(self, version: VersionRecord) -> bytes:
+        call = ListVersions(self.record.id, version.position)
+        found: list[VersionRecord] = self._pager.ask(call, list[VersionRecord])
+        if not found:
+            raise LogTruncated(
+                "the log lost the version meanwhile, to newer ones",
+                topic=self.record.name,
+                version=version.version,
+                position=version.position,
+            )
+        return found[0].context
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
-        end = self.partitions[partition[1]].durable
+        end = self._partitions[partition[1]].durable
         if after >= end:
             return []
         return [frame for frame in self._pager.read(partition, after, max_bytes) if position_of(frame) <= end]
@@ -134,9 +169,8 @@ class BrokerSource:
 
 def named(topics: Iterable[TopicRecord], name: str) -> TopicRecord:
     """The topic of that name. Raises `UnknownTopic` that names those there are."""
-    by_name: dict[str, Any] = {topic.name: topic for topic in topics}
+    by_name = {topic.name: topic for topic in topics}
     if name not in by_name:
         known = ", ".join(sorted(by_name)) or "none"
         raise UnknownTopic(f"there is no topic {name!r}", topic=name, remedy=f"There are: {known}")
-    record: TopicRecord = by_name[name]
-    return record
+    return by_name[name]

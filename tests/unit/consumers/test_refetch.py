@@ -17,7 +17,7 @@ from paramstream.events.codec import decode_event
 from paramstream.events.kinds import Chunk, Commit
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import VersionRecord
-from paramstream.transport.messages import Fetch
+from paramstream.transport.messages import Fetch, FetchFile
 
 F32 = npt.NDArray[np.float32]
 
@@ -25,7 +25,7 @@ F32 = npt.NDArray[np.float32]
 class Log(FakeBroker):
     """Answers each fetch at once."""
 
-    def fetch(self, message: Fetch) -> None:
+    def fetch(self, message: Fetch | FetchFile) -> None:
         super().fetch(message)
         self._answer_fetches()
 
@@ -49,7 +49,7 @@ def store() -> Iterator[TieredStore]:
 
 
 def again(log: Log, store: TieredStore, wanted: VersionRecord, newest: Sealed | None = None) -> Sealed:
-    return refetch(log.make_link, store, log.topic, wanted, newest, timeout=1.0)
+    return refetch(log.make_link, store, log.topic, wanted, newest, lambda: 1.0)
 
 
 def values(sealed: Sealed, name: str) -> F32:

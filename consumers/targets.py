@@ -1,0 +1,189 @@
+"""Where a restore ends: which version is served at a moment, and which part of the log makes up the state beside it.
+
+A moment is a version, a vector or a time. What is not closed is lowered to the greatest closed cut at or below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from ..consistency.position import START, show
+from ..consistency.vector import VersionVector
+from ..errors import CorruptLog, InvalidEvent, LogTruncated, VersionNotHeld
+from ..events.codec import decode_event, decode_vector
+from ..events.kinds import Commit
+from ..events.limits import check_version
+from ..transport.calls import TopicRecord, VersionRecord
+from .followed import Held
+from .playback import MAX_POSITION, Cut
+from .sources import Source
+
+Moment = int | VersionVector[str] | datetime | None
+
+ONE_EVENT = 1
+"""Bytes of a read that is to give one event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    version: VersionRecord | None
+    """To be served; None where nothing is committed yet."""
+    cut: Cut
+
+
+def find_target(source: Source, at: Moment, dense_only: bool) -> Target:
+    """The version to serve, and what of the log to apply.
+
+    Raises `VersionNotHeld`, `LogTruncated` where the log lacks something of it, `InvalidEvent` for what is no moment.
+    """
+    if not isinstance(cast(object, at), int | VersionVector | datetime | None):
+        raise InvalidEvent(
+            f"at={at!r} is no moment",
+            topic=source.record.name,
+            remedy="Give a version, a VersionVector or a datetime, or None",
+        )
+    if isinstance(at, int):
+        version = _sealed_as(source, check_version(at))
+        closed = closed_cut(source, version)
+        until = {number: closed.get((source.record.id, number), START) for number in _numbers(source.record)}
+        return Target(version, Cut(_starts(source, version), until))
+    until = _bounds(source, at, dense_only)
+    newest = newest_within(source, until, dense_only)
+    return Target(newest, Cut(_starts(source, newest), until))
+
+
+def newest_within(source: Source, until: Mapping[int, int], dense_only: bool) -> VersionRecord | None:
+    """The version sealed last of which all that it rests on lies within `until` (partition number → last position).
+
+    None where the log never had one. Raises `LogTruncated` where it had, and no longer has all of it.
+    """
+    record = source.record
+    first = record.partitions if dense_only else 0
+    for version in reversed(source.versions()):
+        if version.position > until.get(record.partitions, START):
+            continue
+        rests_on = closed_cut(source, version)
+        if all(
+            at <= until.get(number, START) and _reaches(source, number, at)
+            for (topic, number), at in rests_on.items()
+            if topic == record.id and first <= number < record.partitions
+        ):
+            _check_whole(source, version)
+            return version
+    start = source.start(record.partitions)
+    if START < until.get(record.partitions, START) <= start:
+        raise LogTruncated(
+            f"the log's weights start behind {show(start)}",
+            topic=record.name,
+            partition=record.partitions,
+            position=until[record.partitions],
+            remedy=_oldest(source),
+        )
+    return None
+
+
+def closed_cut(source: Source, version: VersionRecord) -> VersionVector[int]:
+    """All that the version's commit and the events before it depend on, and itself."""
+    record = source.record
+    weights = record.id, record.partitions
+    frames = source.read(weights, version.position - 1, ONE_EVENT)
+    frame = decode_event(frames[0]) if frames else None
+    if frame is None or frame.position != version.position or not isinstance(frame.payload, Commit):
+        raise CorruptLog(
+            "the log has no commit where it was sealed",
+            topic=record.name,
+            version=version.version,
+            position=version.position,
+        )
+    rests_on = Held(frame, 0).stamp.dependencies().merge(decode_vector(source.context(version)))
+    return rests_on.merge({weights: version.position})
+
+
+def _sealed_as(source: Source, number: int) -> VersionRecord:
+    """The version sealed last under that number, where the log has all of it."""
+    known = source.versions()
+    sealed = [version for version in known if version.version == number]
+    standing = next((version for version in sealed if not version.superseded), None)
+    if standing is not None:
+        _check_whole(source, standing)
+        return standing
+    numbers = [str(version.version) for version in known if not version.superseded]
+    remedy = f"There are: {', '.join(sorted(numbers, key=int)) or 'none'}"
+    if sealed:
+        at = VersionVector({(source.record.name, source.record.partitions): sealed[-1].position})
+        remedy += f". A rewind superseded this one, which is reached by a vector that holds its commit at {at}"
+    raise VersionNotHeld("the log has no such version", topic=source.record.name, version=number, remedy=remedy)
+
+
+def _check_whole(source: Source, version: VersionRecord) -> None:
+    start = source.start(source.record.partitions)
+    if version.first <= start:
+        raise LogTruncated(
+            f"the log no longer has all of the version: it starts behind {show(start)}, the version at {show(version.first)}",
+            topic=source.record.name,
+            partition=source.record.partitions,
+            position=version.position,
+            version=version.version,
+            remedy=_oldest(source),
+        )
+
+
+def _oldest(source: Source) -> str:
+    start = source.start(source.record.partitions)
+    whole = next((version for version in source.versions() if version.first > start), None)
+    if whole is None:
+        return "The log has no whole version"
+    return f"The oldest whole version is {whole.version}, committed at {show(whole.position)}"
+
+
+def _reaches(source: Source, number: int, position: int) -> bool:
+    """Whether the source has the partition up to there: it may end before what another one's event rests on."""
+    if position <= source.start(number):
+        return True
+    return bool(source.read((source.record.id, number), position - 1, ONE_EVENT))
+
+
+def _bounds(source: Source, at: VersionVector[str] | datetime | None, dense_only: bool) -> dict[int, int]:
+    """The last position of each partition that lies at or before the moment."""
+    numbers = _numbers(source.record)
+    if isinstance(at, VersionVector):
+        return {number: at.get((source.record.name, number), START) for number in numbers}
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidEvent(f"{at} names no time zone", remedy="Give one, for example datetime.now(timezone.utc)")
+        first = source.record.partitions if dense_only else 0
+        moment_ns = int(at.timestamp() * 1e9)
+        return {number: _last_before(source, number, moment_ns) for number in numbers if number >= first}
+    return dict.fromkeys(numbers, MAX_POSITION)
+
+
+def _last_before(source: Source, number: int, moment_ns: int) -> int:
+    """The position of the partition's last event sequenced at or before a time: its log's start if there is none.
+
+    Times never go back along a partition, so halving the range of positions finds it.
+    """
+    last, end = source.start(number), MAX_POSITION
+    while last < end:
+        middle = (last + end) // 2
+        frames = source.read((source.record.id, number), middle, ONE_EVENT)
+        frame = decode_event(frames[0]) if frames else None
+        if frame is not None and frame.time <= moment_ns:
+            last = frame.position
+        else:
+            end = middle
+    return last
+
+
+def _numbers(record: TopicRecord) -> range:
+    return range(record.partitions + 1)
+
+
+def _starts(source: Source, version: VersionRecord | None) -> dict[int, int]:
+    """State from its beginning; weights from the version's first event, so that other versions cost nothing."""
+    starts = {number: source.start(number) for number in _numbers(source.record)}
+    if version is not None:
+        starts[source.record.partitions] = version.first - 1
+    return starts
