@@ -5,6 +5,10 @@ Each call names the type of its answer beside it. Calls travel in a `messages.Re
 
 from __future__ import annotations
 
+from typing import Self
+
+import msgspec
+
 from ..events.kinds import PartRef, Table, TensorSpec
 from .wire import Message, Record, To
 
@@ -16,6 +20,10 @@ class Call(Message, frozen=True):
     """
 
     to = To.META
+
+    def repeated(self) -> Self:
+        """The call as it goes on where the owner of `__meta` has done its part."""
+        return self
 
 
 class CreateTopic(Call, frozen=True):  # -> TopicRecord
@@ -40,6 +48,9 @@ class CreateTable(Call, frozen=True):  # -> None, once every partition has it du
     table: Table
     exist_ok: bool
     alter: bool = False
+
+    def repeated(self) -> Self:
+        return msgspec.structs.replace(self, exist_ok=True)
 
 
 class OpenProducer(Call, frozen=True):  # -> int: the next incarnation, durable in `__meta`

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Container, Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,20 +20,18 @@ from zmq.utils.monitor import recv_monitor_message
 from ..errors import ConnectFailed, CorruptLog
 from ..events.codec import Buffer
 from .messages import CLIENT_ID_BYTES, DOWN, UP, Hello, Welcome, decode_message, encode_message
+from .pieces import AnswerReader
 from .sockets import COPY_THRESHOLD_BYTES, Socket, dealer, monitored
 
 GREET_S = 1.0
 """How long a broker may take to answer a hello before the attempt is given up (and made again)."""
 
+GREET_TICK_MS = 20
+
+SILENCE_HEARTBEATS = 6
+"""A broker that says nothing for this many heartbeats is taken for gone: the process may hang with its socket open."""
+
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-
-
-class Received(NamedTuple):
-    """A message of the broker."""
-
-    data: memoryview
-    is_answer: bool
-    """It came on the fetch socket."""
 
 
 class Monitored:
@@ -48,44 +48,69 @@ class Monitored:
         return False
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self.socket.close()
+        """A second call changes nothing."""
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self.socket.close()
+
+
+class Greeting:
+    """A hello on its way to a broker, until `look` has seen the answer."""
+
+    def __init__(self, address: str, hello: Hello) -> None:
+        """Raises `ConnectFailed` where the address cannot be connected to."""
+        self.address = address
+        self.client_id = os.urandom(CLIENT_ID_BYTES)
+        self.down = Monitored(address, self.client_id + DOWN)
+        self.welcome: Welcome | None = None
+        self.down.socket.send(encode_message(hello))
+
+    def look(self) -> bool:
+        """Whether the broker has answered. Raises `ConnectFailed` that says what was seen in its place."""
+        if self.welcome is None:
+            if self.down.socket.poll(0):
+                self.welcome = _welcome(self.address, self.down.socket.recv())
+            elif self.down.gone():
+                raise ConnectFailed(
+                    f"nothing listens at {self.address}", remedy="Start the broker, or check the address"
+                )
+        return self.welcome is not None
+
+
+class Received(NamedTuple):
+    """A message of a broker."""
+
+    connection: Connection
+    data: memoryview
+    is_answer: bool
+    """It came on the fetch socket."""
 
 
 class Connection:
     """A greeted connection. `send_up` belongs to whoever holds the link's lock, all else to the link's thread."""
 
-    def __init__(self, address: str, client_id: bytes, down: Monitored, welcome: Welcome) -> None:
+    def __init__(self, greeting: Greeting, welcome: Welcome) -> None:
+        """Takes over the greeting's socket. Raises `ConnectFailed`."""
+        self.address = greeting.address
         self.welcome = welcome
-        self._client_id = client_id
-        self._down = down
-        self._up = Monitored(address, client_id + UP)
+        self.answers = AnswerReader()
+        """Of its fetch socket."""
+        self.heard = time.monotonic()
+        """When it last said anything."""
+        self._client_id = greeting.client_id
+        self._down = greeting.down
+        self._up = Monitored(self.address, self._client_id + UP)
         self._fetch: Monitored | None = None
         self._failure = ""
         """Why the fetch socket could not be made: without it the connection is none."""
-        self._fetch_address = _reachable(welcome.fetch_address, address)
-        self._poller = zmq.Poller()
-        self._poller.register(down.socket, zmq.POLLIN)
+        self._fetch_address = _reachable(welcome.fetch_address, self.address)
+        self._poller: zmq.Poller | None = None
 
-    @classmethod
-    def open(cls, address: str, hello: Hello, closing: threading.Event) -> Connection | None:
-        """Connect and greet. None if `closing` was set meanwhile; raises `ConnectFailed` that says what was seen."""
-        client_id = os.urandom(CLIENT_ID_BYTES)
-        down = Monitored(address, client_id + DOWN)
-        try:
-            welcome = _greet(address, down, hello, closing)
-        except BaseException:
-            down.close()
-            raise
-        if welcome is None:
-            down.close()
-            return None
-        try:
-            return cls(address, client_id, down, welcome)
-        except BaseException:
-            down.close()
-            raise
+    def attach(self, poller: zmq.Poller) -> None:
+        """Let `poller` wait for this connection's messages, those of a fetch socket to come too."""
+        self._poller = poller
+        poller.register(self._down.socket, zmq.POLLIN)
 
     def send_up(self, data: Buffer) -> bool:
         try:
@@ -101,29 +126,35 @@ class Connection:
             except ConnectFailed as error:
                 self._failure = error.problem
                 return
+            assert self._poller is not None, "attach() comes first"
             self._poller.register(self._fetch.socket, zmq.POLLIN)
         self._fetch.socket.send(data)
 
-    def receive(self, timeout_s: float, most: int) -> list[Received]:
-        """Messages that are there, waiting at most `timeout_s` for the first."""
+    def receive(self, ready: Container[Socket], most: int) -> list[Received]:
+        """Messages that are there, at most so many, of those of its sockets that are `ready`."""
         messages: list[Received] = []
-        for socket, _ in self._poller.poll(int(timeout_s * 1000)):
-            is_answer = socket is not self._down.socket
+        for side in (self._down, self._fetch):
+            if side is None or side.socket not in ready:
+                continue
             while len(messages) < most:
                 try:
-                    messages.append(Received(socket.recv(zmq.NOBLOCK, copy=False).buffer, is_answer))
+                    data = side.socket.recv(zmq.NOBLOCK, copy=False).buffer
                 except zmq.Again:
                     break
+                messages.append(Received(self, data, side is self._fetch))
+        if messages:
+            self.heard = time.monotonic()
         return messages
 
-    def broken(self) -> str:
-        """Why the connection is over; empty while it is not."""
+    def ended(self, now: float) -> str:
+        """Why the connection is over; empty while it is not. `now` is time.monotonic()."""
         if self._failure:
             return self._failure
         for name, side in (("down", self._down), ("up", self._up), ("fetch", self._fetch)):
             if side is not None and side.gone():
                 return f"its {name} socket was disconnected"
-        return ""
+        silence_s = SILENCE_HEARTBEATS * self.welcome.heartbeat_s
+        return f"the broker said nothing for {silence_s:g} s" if now - self.heard > silence_s else ""
 
     def close(self) -> None:
         for side in (self._down, self._up, self._fetch):
@@ -131,17 +162,38 @@ class Connection:
                 side.close()
 
 
-def _greet(address: str, down: Monitored, hello: Hello, closing: threading.Event) -> Welcome | None:
-    down.socket.send(encode_message(hello))
+def greet(addresses: Iterable[str], hello: Hello, closing: threading.Event) -> list[Connection]:
+    """Greet the brokers at these addresses, all at once: a connection to each. None at all if `closing` was set meanwhile.
+
+    Raises `ConnectFailed` that says what was seen where one did not answer within `GREET_S`.
+    """
+    with ExitStack() as undo:
+        greetings: list[Greeting] = []
+        for address in addresses:
+            greetings.append(Greeting(address, hello))
+            undo.callback(greetings[-1].down.close)
+        if not _all_answered(greetings, closing):
+            return []
+        connections: list[Connection] = []
+        for greeting in greetings:
+            assert greeting.welcome is not None
+            connections.append(Connection(greeting, greeting.welcome))
+            undo.callback(connections[-1].close)
+        undo.pop_all()
+        return connections
+
+
+def _all_answered(greetings: Sequence[Greeting], closing: threading.Event) -> bool:
     deadline = time.monotonic() + GREET_S
     while not closing.is_set():
-        if down.socket.poll(20):
-            return _welcome(address, down.socket.recv())
-        if down.gone():
-            raise ConnectFailed(f"nothing listens at {address}", remedy="Start the broker, or check the address")
+        waiting = [greeting for greeting in greetings if not greeting.look()]
+        if not waiting:
+            return True
         if time.monotonic() > deadline:
-            raise ConnectFailed(f"{address} did not answer a hello within {GREET_S:g} s")
-    return None
+            silent = ", ".join(greeting.address for greeting in waiting)
+            raise ConnectFailed(f"{silent} did not answer a hello within {GREET_S:g} s")
+        waiting[0].down.socket.poll(GREET_TICK_MS)
+    return False
 
 
 def _welcome(address: str, frame: bytes) -> Welcome:

@@ -1,4 +1,4 @@
-"""A client's link to a broker: greets, sends, receives, notices a loss, and connects again.
+"""A client's link to its brokers: greets, sends, receives, notices a loss, and connects again.
 
     link = Link(["tcp://127.0.0.1:7777"], handler, hello)
     link.start(timeout=5.0)
@@ -9,6 +9,8 @@ One thread of the link receives everything and calls the handler; calling thread
 own under its lock, because a frame handed to another thread beside a busy Python thread waits for the interpreter's switch
 interval. Within a connection frames arrive in order. A connection that breaks may have lost a suffix of what was sent:
 the handler hears `lost`, and then `connected` for a wholly new connection, over which answers of the old one never come.
+
+Several brokers that share a log are one to the handler (`fleet.py`): their connections are lost and made anew together.
 """
 
 from __future__ import annotations
@@ -21,38 +23,38 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from ..errors import ConnectFailed, CorruptLog, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
+from ..errors import ConnectFailed, CorruptLog, NotOwner, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.codec import MAGIC as EVENT_MAGIC
-from ..events.codec import Buffer
+from ..events.codec import Buffer, partition_in
+from .asking import Done, Question, Questions
 from .calls import Call
-from .connection import Connection
+from .connection import Connection, Received
+from .fleet import Fleet
 from .messages import (
     AnyMessage,
+    Demoted,
     Fetch,
     Fetched,
+    FetchFile,
     Goodbye,
     Hello,
-    Request,
+    Moved,
+    Refused,
     Response,
     Welcome,
     decode_message,
-    decode_result,
     encode_message,
 )
-from .pieces import AnswerReader
 from .sockets import check_process
 from .waiting import bounded
-from .wire import Message
+from .wire import Message, WireError
 
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 """How long the link's thread waits for a frame before it looks after reports, timeouts and a broken connection."""
-
-SILENCE_HEARTBEATS = 6
-"""A broker that says nothing for this many heartbeats is taken for gone: the process may hang with its socket open."""
 
 ASYNC_S = 10.0
 """How long an answer that nobody blocks for may take: whoever asked asks again."""
@@ -92,48 +94,44 @@ class Handler(Protocol):
         ...
 
 
-Done = Callable[[Any, ParamstreamError | None], None]
-
-
-class _Pending(NamedTuple):
-    """A request without its answer."""
-
-    call: Call
-    kind: Any
-    done: Done
-    deadline: float
-
-
 class Link:
     """See the module's docstring. Thread-safe but for `fetch`, which belongs to the link's thread."""
 
     def __init__(
         self, endpoints: Sequence[str], handler: Handler, hello: Callable[[], Hello], name: str = "link"
     ) -> None:
+        """`endpoints` are tried in turn. The first broker that answers tells of all others."""
         self._endpoints = list(endpoints)
+        self._told: list[str] = []
+        """Endpoints of the last fleet: brokers that the user need not have named."""
         self._handler = handler
         self._hello = hello
         self._pid = os.getpid()
-        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        """Held by whoever sends, and for the change from one fleet to another."""
+        self._fleet: Fleet | None = None
         self._first: Future[Welcome] = Future()
         self._last_failure = "nothing answered"
+        self._moved = ""
+        """What a broker has said of its fleet being over."""
         self._closing = threading.Event()
-        self._up = threading.Condition()
-        self._request_ids = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
-        self._pending_lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._questions = Questions()
         self._thread = threading.Thread(target=self._run, name=f"paramstream-{name}", daemon=True)
         self.garbled_frames = 0
-        """Frames of the broker that could not be decoded; each was counted and passed over."""
+        """Frames of a broker that could not be decoded; each was counted and passed over."""
 
     # --- for any thread -----------------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        return self._connection is not None
+        return self._fleet is not None
 
     def start(self, timeout: float) -> Welcome:
-        """Connect; blocks until the broker has answered. Raises `ConnectFailed` naming the endpoints after `timeout` s."""
+        """Connect; blocks until the broker, or all of several, have answered. The answer says what holds of them all.
+
+        Raises `ConnectFailed` naming the endpoints after `timeout` s.
+        """
         self._thread.start()
         try:
             return self._first.result(bounded(timeout))
@@ -149,22 +147,29 @@ class Link:
             raise
 
     def send(self, frame: Buffer | Message) -> bool:
-        """Send at once from the calling thread. False, with nothing sent, while there is no connection.
+        """Send at once from the calling thread, an event to its partition's owner, a message to whom it is for.
 
-        The frame's memory must not change until the outcome is known. Raises where this process was forked.
+        False while there is no connection, and nothing was sent; or where a broker takes nothing more at the moment. The
+        frame's memory must not change until the outcome is known. Raises where this process was forked.
         """
         check_process(self._pid)
-        data = encode_message(frame) if isinstance(frame, Message) else frame
-        with self._up:
-            return self._connection is not None and self._connection.send_up(data)
+        if isinstance(frame, Message):
+            data = encode_message(frame)
+            with self._lock:
+                return self._fleet is not None and self._fleet.send(frame, data)
+        with self._lock:
+            fleet = self._fleet
+            if fleet is None:
+                return False
+            return (fleet.only or fleet.owner(partition_in(frame))).send_up(frame)
 
     def request(self, call: Call, kind: Any, timeout: float) -> Any:
-        """Ask the broker and wait. Not in the link's thread.
+        """Ask those whom the call is for, and wait for one answer of them all. Not in the link's thread.
 
-        Raises the broker's own error, `OutcomeUnknown` where the connection went before the answer, or
-        `ParamstreamTimeout` naming the call.
+        Asked again of others where a partition has another owner by now. Raises the broker's own error, `OutcomeUnknown` where
+        the connection went before the answer, or `ParamstreamTimeout` naming the call.
         """
-        deadline = time.monotonic() + timeout
+        check_process(self._pid)
         answer: Future[Any] = Future()
 
         def done(result: Any, error: ParamstreamError | None) -> None:
@@ -173,30 +178,31 @@ class Link:
             else:
                 answer.set_result(result)
 
-        request_id = self._remember(call, kind, done, timeout)
-        if not self._send_when_connected(Request(request_id, call), deadline):  # type: ignore[arg-type]
-            self._forget(request_id)
-            if self._closing.is_set():
-                raise ParamstreamError(
-                    f"{type(call).__name__} was not sent: the client is closed", remedy="Connect again"
-                )
-            raise ParamstreamTimeout(
-                f"{type(call).__name__} could not be sent within {timeout:g} s: {self._last_failure}"
-            )
+        question = Question(next(self._numbers), call, kind, done, time.monotonic() + timeout, waits=True)
+        self._questions.add(question)
+        # Where there is no connection yet, the link's thread sends it over the next one.
+        self._ask(question)
         try:
-            return answer.result(bounded(max(0.0, deadline - time.monotonic())))
+            return answer.result(bounded(timeout))
         except TimeoutError:
             if answer.done():
                 raise
-            self._forget(request_id)
-            raise ParamstreamTimeout(f"the broker did not answer {type(call).__name__} within {timeout:g} s") from None
+            self._questions.remove(question)
+            if question.is_asked:
+                raise ParamstreamTimeout(f"the broker did not answer {question.name} within {timeout:g} s") from None
+            raise ParamstreamTimeout(
+                f"{question.name} could not be sent within {timeout:g} s: {self._last_failure}"
+            ) from None
 
     def request_async(self, call: Call, kind: Any, done: Done) -> None:
-        """Ask the broker; `done` is called in the link's thread with the answer or the error, `ParamstreamTimeout` after 10 s."""
-        request_id = self._remember(call, kind, done, ASYNC_S)
-        if not self.send(Request(request_id, call)):  # type: ignore[arg-type]
-            self._forget(request_id)
-            done(None, OutcomeUnknown(f"{type(call).__name__} could not be sent: there is no connection"))
+        """Ask those whom the call is for; `done` is called in the link's thread with the answer or the error, `ParamstreamTimeout`
+        after 10 s.
+        """
+        check_process(self._pid)
+        question = Question(next(self._numbers), call, kind, done, time.monotonic() + ASYNC_S, waits=False)
+        self._questions.add(question)
+        if not self._ask(question) and self._questions.remove(question):
+            done(None, OutcomeUnknown(f"{question.name} could not be sent: there is no connection"))
 
     def close(self, timeout: float) -> None:
         """Say goodbye and end the thread. A second call changes nothing."""
@@ -208,167 +214,165 @@ class Link:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(bounded(timeout))
 
+    def _ask(self, question: Question) -> bool:
+        """False where it could not be sent, or not to all."""
+        with self._lock:
+            if self._fleet is None or question.is_asked:
+                return False
+            return question.ask(self._fleet)
+
     # --- in the link's thread ---------------------------------------------------------------------------------------------
 
-    def fetch(self, message: Fetch) -> None:
-        """Ask the broker's fetch thread. Only in the link's thread; the answer comes to `Handler.fetched`."""
-        if self._connection is not None:
-            self._connection.send_fetch(encode_message(message))
+    def fetch(self, message: Fetch | FetchFile) -> None:
+        """Ask the owner's fetch thread. Only in the link's thread; the answer comes to `Handler.fetched`."""
+        if self._fleet is not None:
+            self._fleet.owner((message.topic, message.partition)).send_fetch(encode_message(message))
 
     def _run(self) -> None:
         pause = RECONNECT_S[0]
+        failure = "the client is closed"
         try:
-            for endpoint in itertools.cycle(self._endpoints):
+            for turn in itertools.count():
                 if self._closing.is_set():
                     return
-                if self._serve(endpoint):
+                known = list(dict.fromkeys([*self._endpoints, *self._told]))
+                if self._serve(known[turn % len(known)]):
                     pause = RECONNECT_S[0]
                 else:
                     pause = min(pause * 2, RECONNECT_S[1])
                 self._wait_disconnected(pause)
+        except BaseException as error:
+            failure = f"the thread of this link ended by an error: {error!r}"
+            raise
         finally:
-            self._fail_pending("the link is closed")
+            self._questions.end(failure)
 
     def _serve(self, endpoint: str) -> bool:
-        """One connection's life. True if it was ever up."""
+        """One fleet's life. True if it was ever up."""
         try:
-            connection = Connection.open(endpoint, self._hello(), self._closing)
+            fleet = Fleet.gather(endpoint, self._hello(), self._closing)
         except ConnectFailed as error:
             self._last_failure = error.problem
             _log.debug("%s: %s", self._thread.name, error.problem)
             return False
-        if connection is None:
+        if fleet is None:
             return False
-        with self._up:
-            self._connection = connection
-            self._up.notify_all()
+        self._told = [owner.endpoint for owner in fleet.welcome.owners]
+        self._moved = ""
+        with self._lock:
+            self._fleet = fleet
         reason = "the link is closed"
-        _log.info("%s: connected to %s, broker %s", self._thread.name, endpoint, connection.welcome.broker)
+        where = ", ".join(fleet.endpoints())
+        _log.info("%s: connected to %s, broker %s", self._thread.name, where, fleet.welcome.broker)
         try:
-            self._handler.connected(connection.welcome)
+            self._handler.connected(fleet.welcome)
             if not self._first.done():
-                self._first.set_result(connection.welcome)
-            reason = self._receive(connection)
+                self._first.set_result(fleet.welcome)
+            self._send_waiting()
+            reason = self._receive(fleet)
         finally:
             failure = sys.exc_info()[1]
             if failure is not None:
                 # The handler failed, by a fault of ours: the thread ends, and everybody who waits is told why.
                 reason = f"its thread ended by an error: {failure!r}"
-            with self._up:
-                self._connection = None
-            connection.close()
+            with self._lock:
+                self._fleet = None
+            fleet.close()
             self._last_failure = reason
-            _log.info("%s: the connection to %s is gone: %s", self._thread.name, endpoint, reason)
-            self._fail_pending(reason)
-            self._handler.lost(OutcomeUnknown(f"the connection to {endpoint} is gone: {reason}"))
+            _log.info("%s: the connection to %s is gone: %s", self._thread.name, where, reason)
+            self._questions.lost(reason)
+            self._handler.lost(OutcomeUnknown(f"the connection to {where} is gone: {reason}"))
         return True
 
-    def _receive(self, connection: Connection) -> str:
-        """Hand frames to the handler until the connection ends; returns why it did."""
-        silence_s = SILENCE_HEARTBEATS * connection.welcome.heartbeat_s
-        answers = AnswerReader()
-        heard = next_tick = time.monotonic()
+    def _receive(self, fleet: Fleet) -> str:
+        """Hand frames to the handler until the fleet's life ends; returns why it did."""
+        next_tick = time.monotonic()
         while not self._closing.is_set():
-            timeout_s = max(0.0, next_tick - time.monotonic())
-            frames = connection.receive(timeout_s, BATCH_FRAMES)
-            now = time.monotonic()
-            if frames:
-                heard = now
-                for received in frames:
-                    if received.is_answer:
-                        self._take_answer(answers, received.data)
-                    else:
-                        self._dispatch(received.data)
+            received = fleet.receive(max(0.0, next_tick - time.monotonic()), BATCH_FRAMES)
+            for each in received:
+                self._take(each)
+            if received:
                 self._handler.drained()
+            if self._moved:
+                return self._moved
+            now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + TICK_S
-                self._fail_overdue(now)
+                self._send_waiting()
+                self._questions.fail_overdue(now)
                 self._handler.tick(now)
-                broken = connection.broken()
-                if broken:
-                    return broken
-                if now - heard > silence_s:
-                    return f"the broker said nothing for {silence_s:g} s"
+                ended = fleet.ended(now)
+                if ended:
+                    return ended
         return "the link is closed"
 
-    def _take_answer(self, answers: AnswerReader, data: memoryview) -> None:
+    def _take(self, received: Received) -> None:
+        if self._moved:
+            # Others own its partitions by now, and the next connection tells of them.
+            return
+        if received.is_answer:
+            self._take_answer(received)
+        elif bytes(received.data[:2]) == EVENT_MAGIC:
+            self._handler.event(received.data)
+        else:
+            self._take_message(received)
+
+    def _take_answer(self, received: Received) -> None:
         try:
-            whole = answers.take(data)
+            whole = received.connection.answers.take(received.data)
         except CorruptLog:
             self.garbled_frames += 1
             return
-        if whole is not None:
-            self._handler.fetched(*whole)
-
-    def _dispatch(self, frame: memoryview) -> None:
-        if bytes(frame[:2]) == EVENT_MAGIC:
-            self._handler.event(frame)
+        if whole is None:
             return
+        answer, frames = whole
+        if _is_elsewhere(answer.error):
+            self._has_moved(received.connection)
+        else:
+            self._handler.fetched(answer, frames)
+
+    def _take_message(self, received: Received) -> None:
         try:
-            message = decode_message(frame)
+            message = decode_message(received.data)
         except CorruptLog as error:
             self.garbled_frames += 1
             _log.info("%s: a frame is passed over: %s", self._thread.name, error.problem)
             return
-        if isinstance(message, Response):
-            self._answered(message)
-        else:
-            self._handler.message(message)
+        match message:
+            case Response():
+                self._answered(received.connection, message)
+            case Moved():
+                self._has_moved(received.connection)
+            case Refused() | Demoted() if _is_elsewhere(message.error):
+                self._has_moved(received.connection)
+            case _:
+                self._handler.message(message)
 
-    def _answered(self, response: Response) -> None:
-        with self._pending_lock:
-            pending = self._pending.pop(response.id, None)
-        if pending is None:
+    def _has_moved(self, connection: Connection) -> None:
+        self._moved = f"{connection.address} no longer has all of its partitions"
+
+    def _answered(self, connection: Connection, response: Response) -> None:
+        question = self._questions.get(response.id)
+        if question is None:
             return
-        done = pending.done
-        if response.error is not None:
-            done(None, response.error.raised())
-            return
-        try:
-            result = decode_result(response.result, pending.kind)
-        except CorruptLog as error:
-            done(None, error)
-        else:
-            done(result, None)
+        outcome = question.take(connection, response)
+        if outcome is None:
+            if question.goes_on:
+                with self._lock:
+                    question.go_on()
+        elif isinstance(outcome[1], NotOwner):
+            self._has_moved(connection)
+        elif self._questions.remove(question):
+            question.done(*outcome)
 
-    # --- small things -----------------------------------------------------------------------------------------------------
-
-    def _remember(self, call: Call, kind: Any, done: Done, timeout: float) -> int:
-        request_id = next(self._request_ids)
-        with self._pending_lock:
-            self._pending[request_id] = _Pending(call, kind, done, time.monotonic() + timeout)
-        return request_id
-
-    def _forget(self, request_id: int) -> None:
-        with self._pending_lock:
-            self._pending.pop(request_id, None)
-
-    def _fail_overdue(self, now: float) -> None:
-        with self._pending_lock:
-            overdue = {number: pending for number, pending in self._pending.items() if now > pending.deadline}
-            for number in overdue:
-                del self._pending[number]
-        for pending in overdue.values():
-            name = type(pending.call).__name__
-            pending.done(None, ParamstreamTimeout(f"the broker did not answer {name} in time"))
-
-    def _fail_pending(self, reason: str) -> None:
-        with self._pending_lock:
-            pending, self._pending = self._pending, {}
-        for each in pending.values():
-            problem = f"the connection went before the broker answered: {reason}"
-            each.done(None, OutcomeUnknown(problem, remedy="Look, and ask again"))
-
-    def _send_when_connected(self, message: Message, deadline: float) -> bool:
-        check_process(self._pid)
-        data = encode_message(message)
-        with self._up:
-            while not (self._connection is not None and self._connection.send_up(data)):
-                left = deadline - time.monotonic()
-                if left <= 0 or self._closing.is_set():
-                    return False
-                self._up.wait(min(left, RECONNECT_S[1]))
-        return True
+    def _send_waiting(self) -> None:
+        """Send what was asked while there was no connection, or a broker took nothing more."""
+        for question in self._questions.all():
+            with self._lock:
+                if self._fleet is not None and not question.is_asked:
+                    question.ask(self._fleet)
+                else:
+                    question.send_rest()
 
     def _wait_disconnected(self, pause_s: float) -> None:
         """Wait before the next attempt; the handler's clock goes on meanwhile."""
@@ -378,3 +382,7 @@ class Link:
             self._handler.tick(now)
             if now >= deadline:
                 return
+
+
+def _is_elsewhere(error: WireError | None) -> bool:
+    return error is not None and error.code == NotOwner.__name__

@@ -247,6 +247,23 @@ class Fetch(Message, frozen=True):
     max_bytes: int
 
 
+class FetchFile(Message, frozen=True):
+    """A piece of the newest announced snapshot that the broker's own keeper holds of a topic. Answered by a `Fetched` with one
+    frame, the piece, in which `accepted` is the bytes of the whole file.
+    """
+
+    id: int
+    topic: int
+    partition: int
+    """A state partition: files are counted by it."""
+    digest: str
+    """Of the manifest that the file belongs to; empty for the manifest of the newest one."""
+    file: int
+    """Which of the partition's files in the manifest, from 0; −1: the manifest itself."""
+    offset: int
+    max_bytes: int
+
+
 class Fetched(Message, frozen=True):
     """Followed by `count` event frames, in messages of their own (`pieces.py`). `end` is the position of the last one, or `after`."""
 
@@ -263,7 +280,7 @@ class Fetched(Message, frozen=True):
 
 AnyMessage = (
     Hello | Welcome | Moved | Goodbye | Request | Response | Ack | Refused | Follow | Unfollow | Following | Demoted | Credit
-    | Heartbeat | Report | Fetch | Fetched
+    | Heartbeat | Report | Fetch | FetchFile | Fetched
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,6 +11,9 @@ import xxhash
 
 from ..consistency.vector import PartitionId
 
+META: PartitionId = (0, 0)
+"""`__meta`: its owner makes topics and gives incarnations."""
+
 SLOTS = 32
 """So many slots there are: more brokers than that do not share the work any further."""
 
