@@ -56,6 +56,7 @@ class Jumps:
     def begin(self, at: PartitionRecord) -> None:
         """Under the lock: the partition goes on with the newest durable version, if there is one to pass anything for."""
         partition = at.topic, at.partition
+        self._applier.topics[at.topic].versions.learn_rewinds(at.rewinds)
         if at.latest_start > self._core.received(partition) or at.latest > self._core.position(partition):
             target = max(at.latest, at.latest_start)
             self._core.jump(partition, at.latest_start, target, decode_vector(at.context), at.ends)

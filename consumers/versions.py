@@ -223,6 +223,8 @@ class Versions:
         self.staging = Staging(store)
         self.kept: tuple[Sealed, ...] = ()
         """By position of the commit, the newest last. Replaced as a whole, never changed: one assignment shows a version."""
+        self._rewinds: tuple[tuple[int, int], ...] = ()
+        """(position, version) of rewinds that were told, not all of them shown yet. Replaced as a whole."""
 
     @property
     def served(self) -> Sealed | None:
@@ -231,10 +233,10 @@ class Versions:
 
     def find(self, version: int) -> Sealed | None:
         """The version sealed last under that number, if it is kept and no rewind has superseded it. Any thread."""
-        for index in range(len(self.kept) - 1, -1, -1):
-            sealed = self.kept[index]
+        kept = self.kept
+        for sealed in reversed(kept):
             if sealed.version == version:
-                return sealed
+                return None if self._is_superseded(sealed, kept[-1].position) else sealed
             if sealed.rewind and sealed.version < version:
                 return None
         return None
@@ -266,13 +268,7 @@ class Versions:
 
     def show(self, sealed: Sealed, commit: Commit) -> None:
         """From here on readers get `sealed`: one assignment."""
-        if not commit.rewind and self.kept and self.kept[-1].version >= sealed.version:
-            # A rewind was jumped over: which numbers it superseded is not known here.
-            superseded, self.kept = self.kept, (sealed,)
-            for other in superseded:
-                other.dense.release()
-        else:
-            self.kept = (*self.kept, sealed)
+        self.kept = (*self.kept, sealed)
         self._let_go(self._keep)
         self.staging.end(commit, sealed.position)
         self.staging.settle(self._durable)
@@ -291,6 +287,10 @@ class Versions:
         else:
             self.staging.stage_part(frame)
 
+    def learn_rewinds(self, rewinds: tuple[tuple[int, int], ...]) -> None:
+        """(position, version) of the commits that superseded older ones of that number and higher: a jump may pass them."""
+        self._rewinds = rewinds
+
     def settle(self, durable: int) -> None:
         self._durable = max(self._durable, durable)
         self.staging.settle(durable)
@@ -300,6 +300,7 @@ class Versions:
         """Versions sealed above `end` are lost: what was served before is served again."""
         lost = [sealed for sealed in self.kept if sealed.position > end]
         self.kept = tuple(sealed for sealed in self.kept if sealed.position <= end)
+        self._rewinds = tuple(each for each in self._rewinds if each[0] <= end)
         for sealed in lost:
             sealed.dense.release()
         self._drop_assembly()
@@ -362,6 +363,10 @@ class Versions:
             self.kept = tuple(sealed for sealed in self.kept if id(sealed) in stay)
             for sealed in gone:
                 sealed.dense.release()
+
+    def _is_superseded(self, sealed: Sealed, served: int) -> bool:
+        """A rewind between it and the version committed at `served` took its number away."""
+        return any(sealed.position < at <= served and number <= sealed.version for at, number in self._rewinds)
 
     def _drop_assembly(self) -> None:
         if self._assembly is not None:

@@ -38,6 +38,8 @@ class FakeBroker:
         self.durable: dict[PartitionId, int] = {}
         self.latest: dict[PartitionId, tuple[int, int]] = {}
         """Partition → (where a reader of the newest durable version starts, its commit)."""
+        self.rewinds: tuple[tuple[int, int], ...] = ()
+        """(position, version) of commits with `rewind`, as the owner tells them of the weight partition."""
         self.starts: dict[PartitionId, int] = {}
         """Where logs begin; 0 unless they were cut."""
         self.sent: list[Message] = []
@@ -186,4 +188,4 @@ class FakeBroker:
         durable = self.durable.get(partition, 0)
         cut = self.starts.get(partition, 0)
         start, commit = self.latest.get(partition, (cut, 0))
-        return PartitionRecord(*partition, 5, cut, writer.position, durable, start, (), writer.time, commit)
+        return PartitionRecord(*partition, 5, cut, writer.position, durable, start, (), writer.time, commit, rewinds=self.rewinds)

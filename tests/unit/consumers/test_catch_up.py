@@ -114,17 +114,19 @@ def test_until_the_target_shows_nothing_that_was_passed_counts_and_the_status_sa
         assert replica.status().jumping == () and replica.vector[WEIGHTS] == broker.weights.position
 
 
-def test_what_a_rewind_superseded_is_not_found_although_the_rewind_was_passed(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("newest", [7, 12])
+def test_what_a_rewind_superseded_is_not_found_although_the_rewind_was_passed(broker: FakeBroker, newest: int) -> None:
     with following(broker) as replica:
         broker.weights.version(9, tensors(9.0))
         broker.settle()
         replica.wait_version(9, 1.0)
         broker.weights.version(5, tensors(5.0), rewind=True)
+        broker.rewinds = ((broker.weights.position, 5),)
         assert replica.weights(9).version == 9
-        fall_behind(broker, range(6, 8))
+        fall_behind(broker, range(6, newest + 1))
         look(broker, 10.0)
-        replica.wait_version(7, 1.0)
-        assert replica.weights().version == 7
+        replica.wait_version(newest, 1.0)
+        assert replica.weights().version == newest
         for superseded in (9, 1):
             with pytest.raises(VersionNotHeld):
                 replica.weights(superseded)
