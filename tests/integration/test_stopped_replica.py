@@ -7,7 +7,8 @@ from pathlib import Path
 
 import paramstream as ps
 from processes.child import Child
-from processes.world import LOG_LIMIT, START_S
+from processes.local_home import LOG_LIMIT
+from processes.world import START_S
 from reference.waiting import eventually
 
 TOPIC = "model"

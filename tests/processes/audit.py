@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import paramstream as ps
+from paramstream.consistency.position import epoch_of
+from paramstream.consumers.events import Event
 
 from .journal import Called
+from .load import values_of
 from .reference import Reference
 
 
-def complaints(reference: Reference, calls: list[Called], *, lived: bool, may_lose: bool) -> Iterator[str]:
-    """What is wrong with the calls of one publisher's life. `lived`: it was never killed, so every call has its outcome."""
+def complaints(
+    reference: Reference, calls: Iterable[Called], *, lived: bool, may_lose: bool, may_refuse: bool
+) -> Iterator[str]:
+    """What is wrong with the calls, to one topic that a log holds, of one publisher's life.
+
+    `lived`: it was never killed, so every call has its outcome. `may_lose`: what was accepted may be called lost.
+    `may_refuse`: a call may be refused, as by a full disk.
+    """
+    allowed: list[str | None] = [None, "durable"]
+    if may_lose:
+        allowed.append("EventLost")
+    if may_refuse:
+        allowed.append("StorageFull")
     for called in calls:
-        about = f"{called.call} ({called.kind}, {called.outcomes or called.accepted}) {called.text}"
+        about = f"{called} in round {called.round}"
         if len(called.outcomes) > 1 or (lived and not called.outcomes):
             yield f"{len(called.outcomes)} outcomes of {about}"
         outcome = called.outcomes[0] if called.outcomes else None
-        if outcome not in (None, "durable") and not may_lose:
+        if outcome not in allowed:
             yield f"neither durable nor killed: {about}"
         if outcome == "durable" or (called.accepted is not None and outcome is None and not may_lose):
             yield from (f"{problem}: {about}" for problem in _missing(reference, called))
         written = [reference.values[value] for value in called.entries.values() if value is not None]
         if any(count > 1 for count in written):
             yield f"in the log more than once: {about}"
-        if outcome == "EventLost" and called.kind == "put" and all(written):
-            yield f"called lost, and stands whole in the log: {about}"
+        if outcome not in (None, "durable") and written and all(written):
+            yield f"not durable, and stands whole in the log: {about}"
 
 
 def _missing(reference: Reference, called: Called) -> Iterator[str]:
@@ -40,8 +54,8 @@ def _missing(reference: Reference, called: Called) -> Iterator[str]:
     ]
     if len(stands) != len(ps.VersionVector.parse(called.accepted)):
         yield f"not in the log at {called.accepted}"
-    if called.kind == "weights" and not any(event.version == called.version for event in stands):
-        yield "another version stands at its place"
+    if called.kind == "weights" and not any(_is_commit(event, called.version) for event in stands):
+        yield "no commit of the version stands at its place"
     for key, value in called.entries.items():
         if value is not None and reference.values[value] != 1:
             yield f"{value} stands {reference.values[value]} times in the log"
@@ -49,16 +63,51 @@ def _missing(reference: Reference, called: Called) -> Iterator[str]:
             yield f"no delete of {key} stands at its place"
 
 
-def disorder(reference: Reference) -> Iterator[str]:
-    """Where a producer's calls stand in another order than it made them, over all partitions of its topic.
+def _is_commit(event: Event, version: int | None) -> bool:
+    return event.kind == "commit" and event.version == version
 
-    A value is PRODUCER.LIFE.NUMBER/KEY; a producer's lives, and the calls of each, are numbered as they came.
+
+def unlogged_complaints(shown: Reference, calls: Iterable[Called], *, lived: bool) -> Iterator[str]:
+    """The same for a topic of persistence "none", whose events are gone with the broker that accepted them.
+
+    `shown`: what was seen of it and never called lost, which is of its partitions' last epochs.
+    """
+    epochs: dict[int, int] = {}
+    for partition, at in shown.events:
+        epochs[partition] = max(epoch_of(at), epochs.get(partition, 0))
+    for called in calls:
+        about = f"{called} in round {called.round}"
+        if len(called.outcomes) > 1 or (lived and not called.outcomes):
+            yield f"{len(called.outcomes)} outcomes of {about}"
+        outcome = called.outcomes[0] if called.outcomes else None
+        if outcome not in (None, "accepted", "EventLost"):
+            yield f"neither accepted, lost nor killed: {about}"
+        written = [shown.values[value] for value in called.entries.values() if value is not None]
+        if any(count > 1 for count in written):
+            yield f"sequenced more than once: {about}"
+        if outcome == "EventLost" and written and all(written):
+            yield f"called lost, and stands whole: {about}"
+        places = ps.VersionVector.parse(called.accepted or "")
+        for (_, partition), at in places.items():
+            if epoch_of(at) == epochs.get(partition) and (partition, at) not in shown.events:
+                yield f"accepted in the epoch that lasts, and never seen: {about}"
+
+
+def repeats(reference: Reference) -> Iterator[str]:
+    """Sequences of a producer that stand in a partition more than once."""
+    return (f"{identity} stands {count} times" for identity, count in reference.identities.items() if count > 1)
+
+
+def disorder(events: Iterable[Event]) -> Iterator[str]:
+    """Where a producer's calls come in another order than it made them, over all partitions of a topic.
+
+    A producer's lives, and the calls of each, are numbered as they came.
     """
     last: dict[str, tuple[int, int]] = {}
-    for event in reference.events.values():
-        for value in (value for _, value, _ in event.items if value is not None):
-            producer, life, number = value.decode().split("/")[0].split(".")
+    for event in events:
+        for value in values_of(event):
+            producer, life, number = value.split("/")[0].split(".")
             at = int(life), int(number)
             if at < last.get(producer, at):
-                yield f"{value.decode()} comes after {producer}.{last[producer]}"
+                yield f"{value} comes after {producer}.{last[producer]}"
             last[producer] = at

@@ -1,36 +1,32 @@
-"""A broker over a log in a folder: `python -m processes.broker FOLDER ENDPOINT BOOT LIMIT`.
+"""A broker over a log in a folder: `python -m processes.broker FOLDER ENDPOINT BOOT LIMIT [CLOCK_S]`.
 
 It says its endpoint. Asked to `hold`, its disk lets no sync return any more: what is accepted from then on is written and
-fanned out and never durable, until `release`. `BOOT` is what it takes for the machine's boot; after a power failure it is another one.
+fanned out and never durable, until `release`. Asked to `fill`, its disk has no room any more, but for a part of the next write.
+`BOOT` is what it takes for the machine's boot; after a power failure it is another one. Its clock is `CLOCK_S` ahead.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
+import time
 from pathlib import Path
 
 import paramstream as ps
-from paramstream.eventlog.files import Disk
 from paramstream.eventlog.local import LocalLog
 
+from .disk import FailingDisk
 from .lines import Lines, say
 
 
-class HoldingDisk(Disk):
-    """A disk whose syncs can be made to wait."""
-
-    def __init__(self) -> None:
-        self.let_go = threading.Event()
-        self.let_go.set()
-
-    def sync(self, handle: int) -> None:
-        self.let_go.wait()
-        super().sync(handle)
+def step_clock(seconds: float) -> None:
+    """Whoever asks for the time of day from here on gets another one."""
+    real = time.time
+    time.time = lambda: real() + seconds
 
 
-def main(folder: str, endpoint: str, boot: str, limit: str) -> None:
-    disk = HoldingDisk()
+def main(folder: str, endpoint: str, boot: str, limit: str, clock_s: str = "0") -> None:
+    step_clock(float(clock_s))
+    disk = FailingDisk(Path(folder))
     with ps.Broker(endpoint, LocalLog(Path(folder), int(limit), boot=boot, disk=disk)) as broker:
         say(endpoint=broker.endpoint, cut=len(broker.status().cut))
         lines = Lines(0)
@@ -43,6 +39,11 @@ def main(folder: str, endpoint: str, boot: str, limit: str) -> None:
                     case {"ask": "release"}:
                         disk.let_go.set()
                         say(held=False)
+                    case {"ask": "fill", "room": int(room)}:
+                        disk.room = room
+                        say(room=room)
+                    case {"ask": "stopped"}:
+                        say(stopped=list(broker.status().stopped.values()))
                     case _:
                         pass
         except EOFError:

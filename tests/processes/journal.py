@@ -1,8 +1,10 @@
 """What a publisher called and what became of it, one JSON object a line, written before anything else happens.
 
-{"call": "p0.2.17", "kind": "put", "entries": {key: value}}       before the call is made
-{"call": "p0.2.17", "outcome": "accepted", "positions": "..."}    at most once
-{"call": "p0.2.17", "outcome": "durable"}                         or the name of an error: once
+{"call": "p0.2.17", "topic": "model", "kind": "put", "entries": {key: value}}    before the call is made
+{"call": "p0.2.17", "positions": "..."}                                          it was accepted: at most once
+{"call": "p0.2.17", "outcome": "durable"}                                        or the code of an error: once
+
+Under persistence "none" acceptance is the outcome: {"call": "p0.2.17", "outcome": "accepted"}.
 """
 
 from __future__ import annotations
@@ -40,17 +42,23 @@ class JournalWriter:
 
         def accepted(future: Outcome) -> None:
             if future.exception() is None:
-                self._write({"call": call, "outcome": "accepted", "positions": str(receipt.positions)})
+                self._write({"call": call, "positions": str(receipt.positions)})
 
-        def durable(future: Outcome) -> None:
+        def ended(future: Outcome, well: str) -> None:
             error = future.exception()
             if error is None:
-                self._write({"call": call, "outcome": "durable"})
+                self._write({"call": call, "outcome": well})
             else:
-                self._write({"call": call, "outcome": type(error).__name__, "text": str(error)})
+                code = error.code if isinstance(error, ps.ParamstreamError) else repr(error)
+                self._write({"call": call, "outcome": code, "text": str(error)})
 
         receipt.accepted.add_done_callback(accepted)
-        receipt.durable.add_done_callback(durable)
+        try:
+            durable = receipt.durable
+        except ps.NotDurable:
+            receipt.accepted.add_done_callback(lambda future: ended(future, "accepted"))
+        else:
+            durable.add_done_callback(lambda future: ended(future, "durable"))
 
     def _write(self, line: Line) -> None:
         os.write(self._handle, encode(line))
@@ -61,14 +69,17 @@ class Called:
     """One call of a publisher."""
 
     call: str
+    topic: str
     kind: str
     entries: Mapping[str, str | None]
-    """Key → value written, None where it was deleted."""
+    """Key → value written, None where it was deleted. A row's key is TABLE/KEY."""
     version: int | None
+    round: int
+    """Of kills, in which it was called."""
     accepted: str | None = None
     """The positions of its events, as text."""
     outcomes: list[str] = field(default_factory=list[str])
-    """Final ones: "durable" or the name of an error. One, or none where the publisher was killed before."""
+    """Final ones: "durable", "accepted" (under "none"), or the code of an error. One, or none where the publisher was killed before."""
     text: str = ""
 
 
@@ -79,6 +90,8 @@ class JournalReader:
         path.touch()
         self._handle = os.open(path, os.O_RDONLY)
         self._pending = b""
+        self.round = 0
+        """Of kills: the present one."""
         self.calls: dict[str, Called] = {}
         self.durable = 0
         """How many calls are known to be durable."""
@@ -102,14 +115,17 @@ class JournalReader:
 
     def _take(self, data: bytes) -> None:
         line = decode(data)
-        name, outcome = line["call"], line.get("outcome")
-        if outcome is None:
+        name = line["call"]
+        if "kind" in line:
             assert name not in self.calls, f"{name} was called twice"
-            self.calls[name] = Called(name, line["kind"], line.get("entries", {}), line.get("version"))
-        elif outcome == "accepted":
+            self.calls[name] = Called(
+                name, line["topic"], line["kind"], line["entries"], line["version"], round=self.round
+            )
+        elif "positions" in line:
             assert self.calls[name].accepted is None, f"{name} was accepted twice"
             self.calls[name].accepted = line["positions"]
         else:
+            outcome = line["outcome"]
             self.calls[name].outcomes.append(outcome)
             self.calls[name].text = line.get("text", "")
             self.durable += outcome == "durable"

@@ -1,70 +1,102 @@
-"""What a log says, read from its beginning: the model that every replica must equal."""
+"""What a topic's events say: the model that every replica must equal. It shares no code with what replicas apply by."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import xxhash
 
 import paramstream as ps
-from paramstream.consumers.events import Event
+from paramstream.consumers.events import Event, event_of
+from paramstream.events.codec import EventFrame
+from paramstream.events.kinds import Chunk, Kind
+
+from .load import values_of
 
 Place = tuple[int, int]
 """(partition, position)."""
 
 
+class Held(NamedTuple):
+    """An entry."""
+
+    value: bytes
+    deadline: int
+    """ns since 1970, 0 where it has none."""
+
+
 @dataclass
 class Reference:
-    """The state at the end of a topic's raw events, and the events themselves."""
+    """The state at the end of a topic's events, and the events themselves. Those of a partition come in its order."""
 
     topic: str
     events: dict[Place, Event] = field(default_factory=dict[Place, Event])
-    """In the order in which a causal subscription yielded them."""
     identities: Counter[tuple[int, str, int, int]] = field(default_factory=Counter[tuple[int, str, int, int]])
     """(partition, producer, incarnation, sequence) of each event."""
     values: Counter[str] = field(default_factory=Counter[str])
     """How often each value was written."""
-    entries: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    entries: dict[int, dict[bytes, Held]] = field(default_factory=dict[int, dict[bytes, Held]])
+    """By partition."""
     commit: Event | None = None
     """The last one: of the version that is served."""
 
     def take(self, event: Event) -> None:
-        """The next event of a subscription in causal order."""
+        """The next event of its partition."""
         self.events[event.partition, event.position] = event
         self.identities[event.partition, event.producer, event.incarnation, event.sequence] += 1
-        match event.kind:
-            case "put":
-                for key, value, _ in event.items:
-                    assert value is not None
-                    self.entries[key] = value
-                    self.values[value.decode()] += 1
-            case "delete":
-                for key, _, _ in event.items:
-                    self.entries.pop(key, None)
-            case "commit":
-                self.commit = event
-            case _:
-                pass
+        self.values.update(values_of(event))
+        entries = self.entries.setdefault(event.partition, {})
+        for key, value, ttl in event.items:
+            if value is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = Held(value, 0 if ttl is None else event.time + round(ttl * 1e9))
+        if event.kind == "commit":
+            self.commit = event
+        self.pass_time(event.partition, event.time)
+
+    def pass_time(self, partition: int, time: int) -> None:
+        """Something stamped `time` was reached: what ends by then is gone."""
+        entries = self.entries.setdefault(partition, {})
+        for key in [key for key, held in entries.items() if held.deadline and held.deadline <= time]:
+            del entries[key]
 
     @property
-    def digest(self) -> str:
-        """As `Replica.digest` makes it, of entries that never expire."""
-        served = bytes.fromhex(self.commit.digest or "") if self.commit is not None else b""
-        entries = [(key, value, 0) for key, value in sorted(self.entries.items())]
-        return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode([(self.topic, served, entries)]))
+    def standing(self) -> dict[bytes, bytes]:
+        """Key → value of all that is not removed."""
+        return {key: held.value for entries in self.entries.values() for key, held in entries.items()}
 
 
-def read_log(client: ps.Client, topic: str, until: ps.VersionVector[str], timeout: float) -> Reference:
-    """All events of `topic` that its log holds, up to `until` in each partition that it names."""
+def digest_of(references: Iterable[Reference]) -> str:
+    """As `Replica.digest` makes it, of a replica that follows these topics."""
+    rows: list[tuple[str, bytes, list[tuple[bytes, bytes, int]]]] = []
+    for reference in sorted(references, key=lambda each: each.topic):
+        served = bytes.fromhex(reference.commit.digest or "") if reference.commit is not None else b""
+        held = [item for entries in reference.entries.values() for item in entries.items()]
+        entries = sorted((key, entry.value, entry.deadline) for key, entry in held)
+        rows.append((reference.topic, served, entries))
+    return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(rows))
+
+
+def read_topic(topic: str, partitions: Collection[Iterable[EventFrame]], *, constant: bool = False) -> Reference:
+    """The reference of what a log holds: the frames that count of each of the topic's partitions, from its beginning.
+
+    `constant`: every element of a version's tensors is its number, and that is checked.
+    """
     reference = Reference(topic)
-    left = dict(until)
-    with client.subscribe(topic, start="earliest") as events:
-        while left:
-            event = events.next(timeout)
-            assert event.kind != "lost", f"what a log holds from its beginning cannot be lost: {event}"
-            reference.take(event)
-            if event.position >= left.get((topic, event.partition), event.position + 1):
-                del left[topic, event.partition]
+    for number, frames in enumerate(partitions):
+        for frame in frames:
+            event = event_of(frame, frame.stamp(), topic, lambda _: ps.VersionVector())
+            if event is not None:
+                reference.take(event)
+            elif frame.kind is not Kind.BASE:
+                reference.pass_time(number, frame.time)
+            if constant and isinstance(frame.payload, Chunk):
+                found = np.frombuffer(frame.bulk, np.float32)
+                assert (found == frame.payload.version).all(), f"{frame.describe()} holds another version's values"
     return reference

@@ -1,4 +1,4 @@
-"""A replica that is read all the time: `python -m processes.replica ENDPOINT TOPIC NAME ORDERING`.
+"""A replica that is read all the time: `python -m processes.replica ENDPOINTS TOPICS NAME ORDERING`.
 
 It says `up` once its start state is served. Between requests it reads the weights and counts versions that are torn: every
 element of a version is the version's number.
@@ -16,19 +16,24 @@ from paramstream.consistency.gate import Ordering
 from .lines import Line, Lines, say
 from .patience import patiently
 
-READ_EVERY_S = 0.002
+READ_EVERY_S = 0.01
 
 
 class Reading:
     """Reads whole versions, and counts those that are not."""
 
-    def __init__(self, replica: ps.Replica) -> None:
+    def __init__(self, replica: ps.Replica, topics: list[str]) -> None:
         self._replica = replica
+        self._topics = topics
         self.torn = 0
 
     def once(self) -> None:
+        for topic in self._topics:
+            self._read(topic)
+
+    def _read(self, topic: str) -> None:
         try:
-            weights = self._replica.weights()
+            weights = self._replica.weights(topic=topic)
         except ps.VersionNotHeld:
             return
         self.torn += any(not np.all(np.asarray(values) == weights.version) for values in weights.values())
@@ -56,10 +61,11 @@ def state_of(replica: ps.Replica, reading: Reading) -> Line:
     }
 
 
-def main(endpoint: str, topic: str, name: str, ordering: Ordering) -> None:
-    client = ps.connect(endpoint, timeout=30)
-    replica = patiently(lambda: client.replica(topic, name=name, ordering=ordering, arrays="numpy"))
-    reading, lines = Reading(replica), Lines(0)
+def main(endpoints: str, names: str, name: str, ordering: Ordering) -> None:
+    topics = names.split(",")
+    client = ps.connect(endpoints.split(","), timeout=30)
+    replica = patiently(lambda: client.replica(topics, name=name, ordering=ordering, arrays="numpy"))
+    reading, lines = Reading(replica, topics), Lines(0)
     say(up=True)
     try:
         while True:

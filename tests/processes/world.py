@@ -1,33 +1,71 @@
-"""A broker, publishers and replicas in processes of their own, of which any may be killed at any moment."""
+"""Brokers, publishers and replicas in processes of their own, of which any may be killed at any moment."""
 
 from __future__ import annotations
 
 import random
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import paramstream as ps
 from paramstream.consumers.events import Event
 
 from .child import Child
 from .journal import JournalReader
-from .power import cut_back
-from .reference import Place, Reference, read_log
+from .load import TABLE, TABLE_DIM, TABLE_DTYPE
+from .reference import Place, Reference
 
-TOPIC = "model"
+TOPICS = {"model": "write_back", "safe": "write_through", "cache": "none"}
 STATE_PARTITIONS = 3
-LOG_LIMIT = 1 << 30
 START_S = 60.0
 """Enough for a child to start and be served on a machine that is very busy."""
-PROGRESS_S = 30.0
-"""Within this every publisher that lives goes on after a kill."""
 END_S = 60.0
 
-PUBLISHERS = {"p0": ("weights",), "p1": ("observes",)}
+PUBLISHERS = {"p0": ("weights",), "p1": ("observes",), "p2": ("observes",)}
 REPLICAS = {"r0": "causal", "r1": "pram"}
+
+
+class Home(Protocol):
+    """Where the brokers' log lies, and what may befall it."""
+
+    @property
+    def brokers(self) -> tuple[str, ...]: ...
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What may come to harm beside brokers, publishers and replicas."""
+        ...
+
+    @property
+    def progress_s(self) -> float:
+        """Within this every publisher that lives goes on after a kill."""
+        ...
+
+    @property
+    def may_refuse(self) -> bool:
+        """A call may end as refused, because the log is full."""
+        ...
+
+    def may_lose(self, persistence: str) -> bool:
+        """What was accepted under `persistence` may be lost, and is called so."""
+        ...
+
+    def start_broker(self, name: str, endpoint: str, errors: Path) -> Child: ...
+
+    def kill_broker(self, child: Child, *, is_up: bool) -> None: ...
+
+    def harm(self, what: str) -> None:
+        """Do to one of `others` what can be done to it, and mend it."""
+        ...
+
+    def read(self, topic: ps.TopicInfo) -> Reference:
+        """What the log holds of `topic`, read without a broker."""
+        ...
+
+    def close(self) -> None: ...
 
 
 def free_port() -> int:
@@ -42,71 +80,108 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
-class World:
-    """All of it, under one seed. Whatever happens, `close` kills every child by its own pid."""
+class Tail:
+    """A subscription that lives through everything."""
 
-    def __init__(self, folder: Path, seed: int, *, persistence: str = "write_back", power: bool = False) -> None:
-        self.chance = random.Random(seed)
+    def __init__(self, subscription: ps.Subscription) -> None:
+        self._subscription = subscription
+        self.events: dict[Place, Event] = {}
+        """What it yielded, in order, without what it then called lost."""
+        self.lost = 0
+        """How many it called lost."""
+
+    def follow(self) -> None:
+        """Take what it has by now."""
+        while True:
+            try:
+                event = self._subscription.next(0)
+            except ps.ParamstreamTimeout:
+                return
+            if event.kind == "lost":
+                gone = [at for at in self.events if at[0] == event.partition and at[1] > event.position]
+                for at in gone:
+                    del self.events[at]
+                self.lost += len(gone)
+                continue
+            at = event.partition, event.position
+            assert at not in self.events, f"{event} came twice"
+            self.events[at] = event
+
+
+class World:
+    """All of it. Whatever happens, `close` kills every child by its own pid."""
+
+    def __init__(self, folder: Path, home: Home, chance: random.Random) -> None:
+        self.chance = chance
         self.folder = folder
-        self.persistence = persistence
-        self.power = power
-        """A broker's death is a power failure each time: files lose what was not synced, and the machine boots anew."""
-        self.may_lose = power and persistence == "write_back"
-        """Something that was accepted may be lost, and is called so."""
-        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        self.boots = 0
+        self.home = home
+        self.endpoints = {name: f"tcp://127.0.0.1:{free_port()}" for name in home.brokers}
         self.lives = dict.fromkeys(PUBLISHERS, 0)
         self.children: dict[str, Child] = {}
         self.starting: set[str] = set()
         """Children that have not said that they are up."""
         self.journals: dict[str, JournalReader] = {}
         """By producer and life: `p0.3`."""
+        self.lived: set[str] = set()
+        """Those of `journals` whose publisher was never killed."""
         self.client: ps.Client | None = None
-        self.tail: ps.Subscription | None = None
-        self.tailed: dict[Place, Event] = {}
-        """What the subscription that lives through everything yielded, without what it then called lost."""
-        self.tail_start = 0
-        self.lost_events = 0
+        self.tails: dict[str, Tail] = {}
+        """By topic."""
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """What may be killed; brokers and the log itself twice as likely."""
+        return (*self.home.brokers, *self.home.others) * 2 + (*PUBLISHERS, *REPLICAS)
 
     # --- life and death ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.spawn("broker")
-        self.await_up("broker")
-        self.client = client = ps.connect(self.endpoint, timeout=START_S)
-        client.create_topic(TOPIC, STATE_PARTITIONS, self.persistence, retain_versions=10_000)
-        self.tail = client.subscribe(TOPIC, start="earliest")
+        for name in self.home.brokers:
+            self.spawn(name)
+        self.await_all_up()
+        self.client = client = ps.connect(list(self.endpoints.values()), timeout=START_S)
+        for topic, persistence in TOPICS.items():
+            client.create_topic(topic, STATE_PARTITIONS, persistence, retain_versions=10_000)
+            if persistence != "none":
+                client.create_table(topic, TABLE, TABLE_DIM, TABLE_DTYPE)
+            self.tails[topic] = Tail(client.subscribe(topic, start="earliest"))
         for name in (*PUBLISHERS, *REPLICAS):
             self.spawn(name)
-        for name in list(self.starting):
-            self.await_up(name)
+        self.await_all_up()
 
     def spawn(self, name: str) -> None:
         errors = self.folder / f"{name}.stderr"
-        if name == "broker":
-            boot = f"boot-{self.boots}"
-            child = Child("broker", self.folder / "log", self.endpoint, boot, LOG_LIMIT, errors=errors)
+        endpoints, topics = ",".join(self.endpoints.values()), ",".join(TOPICS)
+        if name in self.home.brokers:
+            child = self.home.start_broker(name, self.endpoints[name], errors)
         elif name in PUBLISHERS:
             self.lives[name] += 1
             life = self.lives[name]
             path = self.folder / f"{name}.{life}.journal"
             self.journals[f"{name}.{life}"] = JournalReader(path)
+            self.lived.add(f"{name}.{life}")
             seed = self.chance.getrandbits(32)
-            child = Child("publisher", self.endpoint, TOPIC, name, life, path, seed, *PUBLISHERS[name], errors=errors)
+            child = Child("publisher", endpoints, topics, name, life, path, seed, *PUBLISHERS[name], errors=errors)
         else:
-            child = Child("replica", self.endpoint, TOPIC, name, REPLICAS[name], errors=errors)
+            child = Child("replica", endpoints, topics, name, REPLICAS[name], errors=errors)
         self.children[name] = child
         self.starting.add(name)
 
     def kill(self, name: str) -> None:
-        self.children.pop(name).kill()
+        """SIGKILL; of what is none of our children, what its home does to it."""
+        if name in self.home.others:
+            self.home.harm(name)
+            return
+        child = self.children.pop(name)
+        if name in self.home.brokers:
+            self.home.kill_broker(child, is_up=name not in self.starting)
+        else:
+            child.kill()
         self.starting.discard(name)
-        if name == "broker" and self.power:
-            self.boots += 1
-            cut_back(self.folder / "log", self.chance)
+        self.lived.discard(f"{name}.{self.lives.get(name, 0)}")
 
-    def await_up(self, name: str) -> None:
-        if name in self.starting:
+    def await_all_up(self) -> None:
+        for name in list(self.starting):
             self.children[name].read(START_S)
             self.starting.discard(name)
 
@@ -122,6 +197,7 @@ class World:
             journal.close()
         if self.client is not None:
             self.client.close(timeout=5)
+        self.home.close()
 
     def __enter__(self) -> Self:
         return self
@@ -133,83 +209,84 @@ class World:
 
     # --- what is going on ---------------------------------------------------------------------------------------------------
 
-    def living(self) -> list[JournalReader]:
-        """The journals of the publishers that are alive."""
-        return [self.journals[f"{name}.{self.lives[name]}"] for name in PUBLISHERS]
-
-    def name_of(self, journal: JournalReader) -> str:
-        return next(name for name, known in self.journals.items() if known is journal)
+    def read_journals(self, round_number: int) -> None:
+        """What was called since the last time was called in that round."""
+        for journal in self.journals.values():
+            journal.round = round_number
+            journal.read()
 
     def await_progress(self) -> None:
         """Every living publisher gets something durable that was not durable before."""
-        for name in list(self.starting):
-            self.await_up(name)
-        waiting = self.living()
-        for journal in waiting:
+        self.await_all_up()
+        waiting = {name: journal for name, journal in self.journals.items() if name in self.lived}
+        for journal in waiting.values():
             journal.read()
-        before = [journal.durable for journal in waiting]
-        deadline = time.monotonic() + PROGRESS_S
-        while any(journal.durable == was for journal, was in zip(waiting, before, strict=True)):
+        before = {name: journal.durable for name, journal in waiting.items()}
+        deadline = time.monotonic() + self.home.progress_s
+        while any(journal.durable == before[name] for name, journal in waiting.items()):
             self.check()
-            stands = "; ".join(f"{self.name_of(journal)}: {journal}" for journal in waiting)
+            stands = "; ".join(f"{name}: {journal}" for name, journal in waiting.items())
             assert time.monotonic() < deadline, f"a living publisher does not go on: {stands}"
             time.sleep(0.01)
-            for journal in waiting:
+            for journal in waiting.values():
                 journal.read()
-            self.follow_tail()
+            self.follow_tails()
 
-    def follow_tail(self) -> None:
-        """Take what the standing subscription has by now."""
-        assert self.tail is not None
-        while True:
-            try:
-                self._tailed(self.tail.next(0))
-            except ps.ParamstreamTimeout:
-                return
-
-    def _tailed(self, event: Event) -> None:
-        if event.kind == "lost":
-            gone = [at for at in self.tailed if at[0] == event.partition and at[1] > event.position]
-            for at in gone:
-                del self.tailed[at]
-            self.lost_events += len(gone)
-            return
-        at = event.partition, event.position
-        assert at not in self.tailed, f"{event} came twice"
-        self.tailed[at] = event
+    def follow_tails(self) -> None:
+        for tail in self.tails.values():
+            tail.follow()
 
     # --- the end --------------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> tuple[Reference, dict[str, str]]:
-        """Stop the publishers, flush, and read the log: (reference, replica → its digest once it has applied everything)."""
-        assert self.client is not None and self.tail is not None
-        for name in list(self.starting):
-            self.await_up(name)
+    def finish(self) -> tuple[dict[str, Reference], dict[str, str]]:
+        """Stop everything in order: (topic → what stands, replica → its digest once it has applied everything).
+
+        What stands is read from the log once the brokers have ended; of a topic that the log does not hold, it is what its tail
+        saw and never called lost.
+        """
+        assert self.client is not None
+        self.await_all_up()
         for name in PUBLISHERS:
-            answer = self.children[name].ask("stop", 2 * END_S, within=END_S)
-            if not self.may_lose:
-                assert not answer["errors"], f"{name} could not flush: {answer['errors']}"
+            self.children[name].send("stop", within=END_S)
+        for name in PUBLISHERS:
+            answer = self.children[name].read(2 * END_S)
+            assert not answer["timed_out"], f"{name} could not flush: {answer['errors']}"
             self.children.pop(name).end(END_S)
         until = self._mark()
-        reference = read_log(self.client, TOPIC, until, END_S)
-        deadline = time.monotonic() + END_S
-        while not all(self.tailed.keys() >= {at} for at in reference.events) and time.monotonic() < deadline:
-            self.follow_tail()
-            time.sleep(0.01)
-        for journal in self.journals.values():
-            journal.read()
-        return reference, {name: self._digest_of(name, until) for name in REPLICAS}
+        self._await_tails(until)
+        digests = {name: self._digest_of(name, until) for name in REPLICAS}
+        topics = self.client.topics()
+        for name in REPLICAS:
+            self.children.pop(name).end(END_S)
+        for name in self.home.brokers:
+            self.children.pop(name).end(END_S)
+        return {topic.name: self._standing(topic) for topic in topics}, digests
 
     def _mark(self) -> ps.VersionVector[str]:
-        """Write a last entry to every state partition: where they, and the last commit, stand."""
+        """Write a last entry to every state partition: where they, and the last commits, stand."""
         assert self.client is not None
-        with self.client.publisher(TOPIC, producer="marker", timeout=END_S) as pub:
-            receipt = pub.put_many({f"marker/{n}": f"marker.1.1/{n}".encode() for n in range(64)})
-            pub.flush(END_S)
-        marks = receipt.positions
-        assert len(marks) == STATE_PARTITIONS
-        last = self.client.versions(TOPIC)[-1].position
-        return marks.merge({(TOPIC, STATE_PARTITIONS): last})
+        marks: ps.VersionVector[str] = ps.VersionVector()
+        for topic in TOPICS:
+            with self.client.publisher(topic, producer="marker", timeout=END_S) as pub:
+                receipt = pub.put_many({f"marker/{n}": f"marker.1.1/{n}".encode() for n in range(64)})
+                pub.flush(END_S)
+            assert len(receipt.positions) == STATE_PARTITIONS
+            marks = marks.merge(receipt.positions)
+            if versions := self.client.versions(topic):
+                marks = marks.merge({(topic, STATE_PARTITIONS): versions[-1].position})
+        return marks
+
+    def _await_tails(self, until: ps.VersionVector[str]) -> None:
+        deadline = time.monotonic() + END_S
+        while missing := list(self._unseen(until)):
+            assert time.monotonic() < deadline, f"the standing subscriptions never saw {missing}"
+            self.follow_tails()
+            time.sleep(0.01)
+
+    def _unseen(self, until: ps.VersionVector[str]) -> Iterator[str]:
+        for (topic, number), at in until.items():
+            if (number, at) not in self.tails[topic].events:
+                yield f"{topic}/{number} at {at}"
 
     def _digest_of(self, name: str, until: ps.VersionVector[str]) -> str:
         waited = self.children[name].ask("wait", 2 * END_S, vector=str(until), within=END_S)
@@ -218,3 +295,13 @@ class World:
         assert not state["torn"], f"{name} showed {state['torn']} torn versions"
         assert not state["stopped"], f"{name} stopped: {state['stopped']}"
         return str(state["digest"])
+
+    def _standing(self, topic: ps.TopicInfo) -> Reference:
+        logged = self.home.read(topic)
+        if topic.persistence != "none":
+            return logged
+        assert not logged.events, f"the log holds events of {topic.name}, and is not to"
+        shown = Reference(topic.name)
+        for event in self.tails[topic.name].events.values():
+            shown.take(event)
+        return shown
