@@ -7,6 +7,8 @@ from .brokers.broker import Broker, BrokerStatus
 from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers.events import Event
+from .consumers.processor import Processor, ProcessorStatus, TaskStatus, processor
+from .consumers.processor_run import ProcessorRun
 from .consumers.replica import Replica
 from .consumers.status import ReplicaStatus, Served, Unfinished
 from .consumers.subscriber import Subscription
@@ -55,6 +57,9 @@ __all__ = [
     "OutcomeUnknown",
     "ParamstreamError",
     "ParamstreamTimeout",
+    "Processor",
+    "ProcessorRun",
+    "ProcessorStatus",
     "Publisher",
     "Receipt",
     "Replica",
@@ -63,6 +68,7 @@ __all__ = [
     "Served",
     "StorageFull",
     "Subscription",
+    "TaskStatus",
     "TieredStore",
     "TopicExists",
     "TopicInfo",
@@ -74,5 +80,6 @@ __all__ = [
     "VersionVector",
     "Weights",
     "connect",
+    "processor",
     "restore",
 ]

@@ -14,29 +14,35 @@ publishers and requests; each replica and subscription has a link of its own.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from .brokers import registry
 from .consistency.gate import Ordering
 from .consistency.vector import VersionVector
 from .consumers.gathering import wait_replicas
+from .consumers.processor import Processor
+from .consumers.processor_run import ProcessorRun
+from .consumers.processor_task import Surroundings
 from .consumers.replica import Replica
 from .consumers.restore import restore as restore_from
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
-from .errors import InvalidEvent, ParamstreamError
+from .errors import InvalidEvent, NotDurable, ParamstreamError
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
 from .events.limits import check_name, check_version
 from .events.validate import check_table
 from .producers.observing import Observable
+from .producers.output import Output
 from .producers.publisher import Publisher
 from .producers.receipt import Receipt
 from .producers.router import SessionRouter
@@ -115,7 +121,7 @@ class Client:
         self._endpoints = list(endpoints)
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
-        self._handles: list[Replica | Subscription] = []
+        self._handles: list[Replica | Subscription | ProcessorRun] = []
         self._router = SessionRouter()
         self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
@@ -340,16 +346,58 @@ class Client:
         self._keep(subscription)
         return subscription
 
+    def run(
+        self, step: Processor, name: str, state: str | os.PathLike[str], *, timeout: float = TIMEOUT_S
+    ) -> ProcessorRun:
+        """Run a processor (`ps.processor`): one task for each source partition, in threads, until the handle is closed.
+
+        `name` has one live owner: a second run of it fences this one, whose tasks stop with `Fenced`. A task is the producer
+        `NAME/PARTITION`. `state` is a folder, of this processor alone, that keeps each task's state and input position. A task
+        without a snapshot begins with the source's first event. Returns when every task follows its partition.
+
+        Raises `UnknownTopic`, `NotDurable` where source or sink have persistence "none", `InvalidEvent` where the folder is
+        another processor's, `LogTruncated` where the source no longer has what comes next, `CorruptLog` where all snapshots of
+        a task are damaged, `OSError` of the folder, and `ParamstreamTimeout`.
+        """
+        if not isinstance(cast(object, step), Processor):
+            raise InvalidEvent(
+                "what is run is no processor", remedy="Decorate it with @ps.processor(source=..., sink=...)"
+            )
+        source, sink = self._directory.topic(step.source), self._directory.topic(step.sink)
+        check_name("processor", f"processor {name}/{source.partitions}" if name else name)
+        for record in (source, sink):
+            if record.persistence == "none":
+                raise NotDurable(
+                    'nothing of it lasts, and a processor could do no input exactly once', topic=record.name,
+                    remedy='Give source and sink the persistence "write_back" or "write_through"',
+                )  # fmt: skip
+
+        def make_out(producer: str, timeout: float) -> Output:
+            session = Session(producer, self._link, self._directory, self._window_bytes, halts=True)
+            with self._lock:
+                self._router.add(session)
+            session.open(timeout)
+            return Output(session, sink, self._directory)
+
+        around = Surroundings(step, name, source, Path(state), self._directory, self._make_link, make_out)
+        run = ProcessorRun(around, range(source.partitions + step.weights), timeout)
+        self._keep(run)
+        return run
+
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float = TIMEOUT_S) -> None:
         """Close replicas, subscriptions and sessions, then the link. What publishers have not had answered is named in the
-        error of the first session that has any; everything is closed all the same.
+        error of the first session that has any, and so is what a task of a processor has ended with; everything is closed all
+        the same.
         """
         deadline = time.monotonic() + timeout
+        first: Exception | None = None
         for handle in self._handles:
-            handle.close(_left_to_end(deadline))
-        first: ParamstreamError | None = None
+            try:
+                handle.close(_left_to_end(deadline))
+            except (ParamstreamError, OSError) as error:
+                first = first or error
         for session in list(self._sessions.values()):
             try:
                 session.close(max(0.0, deadline - time.monotonic()))
@@ -370,7 +418,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _keep(self, handle: Replica | Subscription) -> None:
+    def _keep(self, handle: Replica | Subscription | ProcessorRun) -> None:
         """Closed with the client, if it is not closed by then."""
         with self._lock:
             self._handles = [*(each for each in self._handles if not each.closed), handle]

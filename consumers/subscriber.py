@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Container, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -48,8 +48,9 @@ class Follower(Protocol):
         """From `OpenReplica`: a newer one of the name fences this subscription, which ends with `Fenced`."""
         ...
 
-    def report(self, lag_events: int) -> Report:
-        """Called in the link's thread. `lag_events`: accepted, as far as is known, and not yielded."""
+    @property
+    def report(self) -> Callable[[int], Report]:
+        """Given the events that are accepted and not yielded, as far as is known; called in the link's thread."""
         ...
 
 

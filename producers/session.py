@@ -77,6 +77,7 @@ class Session:
         self._listeners: deque[Callable[[], None]] = deque()
         self._closed = False
         """No more calls are taken."""
+        self._opening = False
         self._over = False
         """The session is not joined again: it is closed, and what had no answer is given up."""
         self._users = 0
@@ -85,7 +86,13 @@ class Session:
 
     def open(self, timeout: float) -> None:
         """Take the next incarnation and join it everywhere. Blocks; a lost connection is tried again until `timeout`."""
-        self._closed = True
+        self._closed = self._opening = True
+        try:
+            self._open(timeout)
+        finally:
+            self._opening = False
+
+    def _open(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while True:
             left = _left(deadline, f"opening producer {self.name!r}")
@@ -118,8 +125,9 @@ class Session:
     def settled(self) -> bool:
         """It is closed or fenced, and everything has its outcome: the link need not tell it anything more."""
         core = self._core
-        over = self._closed if core is None else self._closed or core.fenced is not None
-        return over and (core is None or not core.outcomes.unfinished)
+        if core is None:
+            return self._closed and not self._opening
+        return (self._closed or core.fenced is not None) and not core.outcomes.unfinished
 
     @property
     def fenced(self) -> Fenced | None:
