@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -294,6 +295,7 @@ class Client:
         keep_versions: int = 2,
         partitions: Iterable[int] | None = None,
         arrays: ArrayKind | None = None,
+        snapshot_dir: str | os.PathLike[str] | None = None,
         timeout: float = TIMEOUT_S,
     ) -> Replica:
         """A replica that follows one topic or several; returns when the start state, as of this call, is served.
@@ -317,6 +319,7 @@ class Client:
                 keep_versions=keep_versions,
                 partitions=chosen,
                 arrays=arrays,
+                snapshot_dir=snapshot_dir,
                 timeout=timeout,
             ),
         )

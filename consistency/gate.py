@@ -65,6 +65,11 @@ class Gate:
         self._shown.setdefault(partition, self._applied[partition])
         self._applied[partition] = position
 
+    def rests_on(self, context: Mapping[PartitionId, int]) -> None:
+        """What the consumer begins with rests on a closed vector: whoever observes the consumer observes that too."""
+        for other, at in context.items():
+            self._context[other] = max(at, self._context.get(other, 0))
+
     def forget(self, partition: PartitionId) -> None:
         """The partition is not followed any more (its topic is gone): nothing waits for it, nothing observed names it."""
         self._applied.pop(partition, None)

@@ -79,7 +79,7 @@ class TopicState:
 
 
 class Applier:
-    """The topics, KV entries and versions of one replica. Everything but `skipped_events` is read by other threads too."""
+    """The topics, KV entries and versions of one replica. All of it is read by other threads too."""
 
     def __init__(self, store: TieredStore, keep_versions: int) -> None:
         self._store = store
@@ -90,8 +90,8 @@ class Applier:
         """Topic → (chunks that had come, since when no more have)."""
         self.unfinished: tuple[tuple[str, int, str], ...] = ()
         """(topic, version, producer) of what was begun and has not gone on for `IDLE_STAGED_S`; replaced as a whole."""
-        self.skipped_events = 0
-        """Events of tables (definitions, rows, gradients), which a replica passes over."""
+        self.skipped: dict[PartitionId, int] = {}
+        """State partition → events of tables (definitions, rows, gradients), which a replica passes over."""
 
     def add(self, record: TopicRecord, state_partitions: Iterable[int]) -> TopicState:
         topic = TopicState(record, Versions(self._store, self._keep))
@@ -99,6 +99,23 @@ class Applier:
         for number in state_partitions:
             self._images[record.id, number] = BeforeImages(self._store, (record.id, number))
         return topic
+
+    def begin_with_entries(self, partition: PartitionId, entries: Iterable[tuple[bytes, Entry]], skipped: int) -> None:
+        """Before anything is applied: a state partition's entries, instead of what was there. `skipped`: events of tables that
+        whoever made them did not apply. Raises `StorageFull`, and what `entries` does.
+        """
+        table = self._store.entries(partition)
+        table.clear()
+        for key, entry in entries:
+            table.put(key, entry)
+        if skipped:
+            self.skipped[partition] = skipped
+
+    def begin_with_version(self, topic_id: int, make: Callable[[TieredStore], Sealed | None]) -> None:
+        """Before anything is applied: the version that `make` puts into the store. Raises what it raises."""
+        sealed = make(self._store)
+        if sealed is not None:
+            self.topics[topic_id].versions.begin_with(sealed)
 
     def replace(self, old: int, record: TopicRecord, state_partitions: Iterable[int]) -> None:
         """The name of topic `old` stands for a new topic now, whose entries are served at once and its version when it has one."""
@@ -126,6 +143,11 @@ class Applier:
         for partition in [partition for partition in self._images if partition[0] == topic_id]:
             self._images.pop(partition).clear()
             self._store.drop_entries(partition)
+            self.skipped.pop(partition, None)
+
+    @property
+    def skipped_events(self) -> int:
+        return sum(list(self.skipped.values()))
 
     def prepare(self, step: Deliver, vector: Callable[[], VersionVector[int]]) -> Sealed | None:
         """The version that the event seals, if it does. `vector` gives the closed vector of what was applied before.
@@ -161,7 +183,7 @@ class Applier:
                     topic.before.clear()
                     topic.before = None
             case Table() | Rows() | DeleteRows() | Gradients():
-                self.skipped_events += 1
+                self.skipped[step.partition] = self.skipped.get(step.partition, 0) + 1
             case _:
                 pass
         images = self._images.get(step.partition)

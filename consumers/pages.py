@@ -11,7 +11,7 @@ from ..consistency.vector import PartitionId
 from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
 from ..events.codec import position_of
 from ..transport.calls import Call, DescribePartitions, PartitionRecord
-from ..transport.messages import FORMAT, AnyMessage, Fetch, Fetched, Hello, Welcome
+from ..transport.messages import FORMAT, AnyMessage, Fetch, Fetched, FetchFile, Hello, Welcome
 from ..transport.waiting import bounded
 from .links import ConsumerLink, MakeLink
 
@@ -45,8 +45,16 @@ class Pager:
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
         """Frames behind `after`, oldest first, about `max_bytes` of them; none where there are none yet."""
-        fetch = Fetch(next(self._ids), *partition, after, max_bytes)
+        return self._ask(Fetch(next(self._ids), *partition, after, max_bytes))[1]
 
+    def piece(
+        self, partition: PartitionId, digest: str, file: int, offset: int, max_bytes: int
+    ) -> tuple[memoryview, int]:
+        """(a piece, the bytes of the whole file) of the keeper's snapshot; see `FetchFile`."""
+        answer, pieces = self._ask(FetchFile(next(self._ids), *partition, digest, file, offset, max_bytes))
+        return (pieces[0] if pieces else memoryview(b"")), answer.accepted
+
+    def _ask(self, fetch: Fetch | FetchFile) -> tuple[Fetched, list[memoryview]]:
         def ready(_: object, error: ParamstreamError | None) -> None:
             if error is not None:
                 self._answers.put(error)
@@ -54,7 +62,7 @@ class Pager:
                 self.link.fetch(fetch)
 
         # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
-        self.link.request_async(DescribePartitions(partition[0]), list[PartitionRecord], ready)
+        self.link.request_async(DescribePartitions(fetch.topic), list[PartitionRecord], ready)
         return self._answers.take(fetch, self._patience())
 
     def frames(self, partition: PartitionId, after: int, until: int) -> Iterator[memoryview]:
@@ -81,7 +89,7 @@ class _Answers:
     def put(self, error: ParamstreamError) -> None:
         self._queue.put(error)
 
-    def take(self, fetch: Fetch, timeout: float) -> list[memoryview]:
+    def take(self, fetch: Fetch | FetchFile, timeout: float) -> tuple[Fetched, list[memoryview]]:
         """Raises the broker's error, `ConnectFailed` where the connection went, or `ParamstreamTimeout`."""
         while True:
             try:
@@ -90,7 +98,7 @@ class _Answers:
                 raise ParamstreamTimeout(
                     f"the broker did not answer a fetch within {timeout:g} s",
                     partition=fetch.partition,
-                    position=fetch.after,
+                    position=fetch.after if isinstance(fetch, Fetch) else None,
                 ) from None
             if isinstance(found, ParamstreamError):
                 raise found
@@ -98,7 +106,7 @@ class _Answers:
             if answer.id == fetch.id:
                 if answer.error is not None:
                     raise answer.error.raised()
-                return frames
+                return answer, frames
 
     def lost(self, error: ParamstreamError) -> None:
         self.put(ConnectFailed(f"the connection went while the log was read: {error}", remedy="Try again"))

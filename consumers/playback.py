@@ -16,7 +16,7 @@ from ..errors import InvalidEvent, ParamstreamError
 from ..events.codec import Buffer, position_of
 from ..transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord
 from ..transport.link import Handler
-from ..transport.messages import Demoted, Fetch, Fetched, Follow, Following, Hello, Welcome
+from ..transport.messages import Demoted, Fetch, Fetched, FetchFile, Follow, Following, Hello, Welcome
 from ..transport.wire import Message, WireError
 from .sources import Progress, Source
 
@@ -113,7 +113,8 @@ class PlaybackLink:
             self._asked.append(frame)
         return self.connected
 
-    def fetch(self, message: Fetch) -> None:
+    def fetch(self, message: Fetch | FetchFile) -> None:
+        assert isinstance(message, Fetch), "a log that is read only has no keeper"
         self._asked.append(message)
 
     def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:

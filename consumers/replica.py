@@ -12,9 +12,11 @@ The link's own thread receives and applies. Reading never waits for it: weights 
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -38,6 +40,7 @@ from ..transport.calls import OpenReplica
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Hello
 from .applying import Applier, TopicState
+from .beginning import Beginning, Start
 from .casting import Cast
 from .effects import Step
 from .feed import Feed
@@ -47,6 +50,9 @@ from .moment import status_of
 from .pinning import Pinning
 from .replica_sink import ReplicaSink
 from .scope import Scope, time_left
+from .snapshots.seeding import Seed
+from .snapshots.taking import SnapshotInfo, Taking
+from .snapshots.writing import KEEP
 from .status import ReplicaStatus
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
@@ -83,10 +89,17 @@ class Replica:
         keep_versions: int = 2,
         partitions: Sequence[int] | None = None,
         arrays: ArrayKind | None = None,
+        snapshot_dir: str | os.PathLike[str] | None = None,
+        seeds: Sequence[Seed] = (),
         on_applied: Callable[[Step], None] | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
         """Blocks until the start state, as of this call, is served.
+
+        `start` is "latest": complete state at the head, of which the log no longer has all from the snapshot of the broker's
+        keeper; "earliest": every retained event; "snapshot:DIR": the latest whole snapshot in a folder, then the log; "resume": the
+        same with the replica's own in `snapshot_dir`, or as "latest" where there is none yet; or a vector: complete state there,
+        then on. `seeds`: state that is in hand; what they do not hold begins as `start` says.
 
         `catch_up="latest"`: where the weights fall behind, the versions between are passed over. Until the newest one shows, rows
         and KV may be ahead of the weights (`status().jumping`); the ordering promise holds again from there on. With "all" every
@@ -96,15 +109,18 @@ class Replica:
         `on_applied` is told of each event applied, epoch begun and undo, in order: it is the replica's delivery log. It runs in
         the link's thread under the replica's lock, so it must be quick, must not raise, and must not call the replica.
 
-        Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, the
-        error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
+        Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, `CorruptLog`
+        where no snapshot is whole, `EventLost` where the log lacks what the snapshot holds, `NotDurable` for "resume" under
+        persistence "none", the error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
         """
         _check_options(keep_versions, catch_up, arrays, store)
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
         check_name("replica", self.name)
         deadline = time.monotonic() + timeout
         self._directory = directory
-        self._scope = Scope(topics, directory, start, partitions, deadline)
+        begins = Start.of(start, name, snapshot_dir)
+        self._snapshot_dir = None if snapshot_dir is None else Path(snapshot_dir)
+        self._scope = Scope(topics, directory, begins.at, partitions, deadline)
         self._partitions = self._scope.partitions
         self._arrays: ArrayKind = arrays or default_arrays()
         self._own_store = store is None
@@ -113,7 +129,15 @@ class Replica:
         self._bound: list[Bound] = []
         self._closed = False
         hello = self._hello(name, deadline)
+        beginning = Beginning(begins, self._scope, every_version=catch_up == "all")
+        self._store.claim(self.name)
+        try:
+            self._begin(beginning, seeds, make_link, deadline)
+        except BaseException:
+            self._give_back()
+            raise
         self._core = SubscriptionCore(ordering, self._scope.starts)
+        beginning.begin(self._core)
         self._sink = ReplicaSink(
             self.name,
             self._core,
@@ -124,6 +148,7 @@ class Replica:
             every_version=catch_up == "all",
         )
         self._waits = Waits(self._sink, self._core, directory)
+        self._taking = Taking(self.name, self._sink, self._core, self._applier, self._store)
         self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
         link = make_link(feed, lambda: hello, f"replica-{self.name}")
@@ -308,6 +333,39 @@ class Replica:
                 rows.append((state.record.name, served.dense.digest if served is not None else b"", sorted(entries)))
         return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(rows))
 
+    def snapshot(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        timeout: float = TIMEOUT_S,
+        *,
+        topic: str | None = None,
+        keep: int = KEEP,
+    ) -> tuple[SnapshotInfo, ...]:
+        """A snapshot of each topic (or of `topic`), in `directory` or else the replica's `snapshot_dir`, while it goes on applying.
+
+        Holds the newest version of the weights and all rows and KV, of durable positions only: it waits until what it copied is
+        durable. Of each topic the newest `keep` snapshots stay; one is removed only after a newer one is safe. Blocks for the disk.
+
+        Raises `InvalidEvent` where there is no folder, `ParamstreamTimeout` after `timeout` s, `StorageFull` or `CorruptLog` where
+        the disk takes nothing, `BindFailed` where another replica writes there; what was there before stays as it was.
+        """
+        self._check_open()
+        chosen = directory if directory is not None else self._snapshot_dir
+        if chosen is None:
+            raise InvalidEvent(
+                "a snapshot needs a folder", remedy="Give one, or make the replica with snapshot_dir=DIR"
+            )
+        if not isinstance(cast(object, keep), int) or keep < 1:
+            raise InvalidEvent(f"keep={keep!r}: a whole number of snapshots stays, one at least")
+        deadline = time.monotonic() + timeout
+        states = list(self._applier.topics.values()) if topic is None else [self._topic(topic)]
+        made: list[SnapshotInfo] = []
+        for state in states:
+            numbers = self._scope.state_partitions(state.record)
+            manifest, path, digest = self._taking.take(Path(chosen), state, numbers, deadline, keep=keep)
+            made.append(SnapshotInfo.of(manifest, path, digest, self._directory.to_names))
+        return tuple(made)
+
     # --- the end ----------------------------------------------------------------------------------------------------------------
 
     @property
@@ -323,10 +381,7 @@ class Replica:
             bound.close()
         self._waits.close()
         self._link.close(timeout)
-        self._applier.close()
-        self._store.release()
-        if self._own_store:
-            self._store.close()
+        self._give_back()
 
     def __enter__(self) -> Self:
         return self
@@ -345,10 +400,22 @@ class Replica:
         incarnation: int = self._directory.request(OpenReplica(name), int, time_left(deadline))
         return Hello(FORMAT, name, incarnation)
 
-    def _start(self, deadline: float) -> None:
-        self._store.claim(self.name)
+    def _begin(self, beginning: Beginning, seeds: Sequence[Seed], make_link: MakeLink, deadline: float) -> None:
         for record in self._scope.records:
             self._applier.add(record, self._scope.state_partitions(record))
+        for seed in seeds:
+            beginning.use(seed)
+        if not seeds:
+            beginning.choose()
+        beginning.fill(self._applier, make_link, self.name, deadline)
+
+    def _give_back(self) -> None:
+        self._applier.close()
+        self._store.release()
+        if self._own_store:
+            self._store.close()
+
+    def _start(self, deadline: float) -> None:
         for at in self._scope.latest:
             self._sink.jumps.begin(at)
         try:

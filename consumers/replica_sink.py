@@ -67,6 +67,8 @@ class ReplicaSink:
         """Notified when anything was applied or went wrong."""
         self.clock: dict[PartitionId, tuple[int, float]] = {}
         """Partition → (its time in ns, when that was heard); entries are replaced, never changed."""
+        self.undone: dict[PartitionId, int] = {}
+        """Partition → how often something of it was lost that had been applied."""
         self.heard_at = time.monotonic()
         self.stopped: dict[PartitionId, ParamstreamError] = {}
         self.fenced: Fenced | None = None
@@ -117,6 +119,7 @@ class ReplicaSink:
             case Undo():
                 with self.changed:
                     self._applier.undo(step.partition, step.end)
+                    self.undone[step.partition] = self.undone.get(step.partition, 0) + 1
                     self._confirm(step)
             case Jump():
                 with self.changed:
@@ -129,8 +132,10 @@ class ReplicaSink:
         match effect:
             case Durable():
                 self._applier.settle(effect.partition, effect.position)
+                self._dirty = True
             case Refetched():
-                self._applier.refetched(effect.partition, effect.frame)
+                with self.changed:
+                    self._applier.refetched(effect.partition, effect.frame)
             case Stopped():
                 self._stopped(effect)
 

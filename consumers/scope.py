@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-from ..consistency.position import show
+from ..consistency.position import START, show
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent, LogTruncated
 from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
@@ -35,6 +35,10 @@ class Scope:
         self.partitions = None if partitions is None else sorted(set(partitions))
         """The state partitions followed; None for all."""
         self.records = list({record.id: record for record in map(directory.topic, topics)}.values())
+        self.described: dict[PartitionId, PartitionRecord] = {}
+        """Where each partition stood when it was asked."""
+        self._begun: set[PartitionId] = set()
+        """Those that begin with state."""
         self.starts: dict[PartitionId, int] = {}
         """Each partition is followed from behind this position."""
         self.latest: list[PartitionRecord] = []
@@ -49,6 +53,18 @@ class Scope:
             for number in (*self.state_partitions(record), record.partitions):
                 self._choose(record, by_number[number], start)
 
+    def begin_at(self, starts: Mapping[PartitionId, int], targets: Mapping[PartitionId, int]) -> None:
+        """These partitions begin with state that has `starts` in it already; nothing is read before their `targets`."""
+        self.starts |= starts
+        self._begun |= starts.keys()
+        self.targets |= {partition: max(at, self.targets[partition]) for partition, at in targets.items()}
+
+    def trimmed(self, record: TopicRecord) -> list[int]:
+        """The topic's state partitions whose log does not reach back, and that do not begin with state either."""
+        numbers = self.state_partitions(record)
+        cut = [number for number in numbers if self.described[record.id, number].start > START]
+        return [number for number in cut if (record.id, number) not in self._begun]
+
     def state_partitions(self, record: TopicRecord) -> Sequence[int]:
         """Of the topic, or of one that takes its name later. Raises `InvalidEvent` for a number that it does not have."""
         if self.partitions is None:
@@ -62,6 +78,15 @@ class Scope:
 
     def _choose(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
         partition, weights = (record.id, at.partition), at.partition == record.partitions
+        self.described[partition] = at
+        if not weights and start == "earliest" and at.start > START:
+            raise LogTruncated(
+                f"rows and KV up to {show(at.start)} have left the log",
+                topic=record.name,
+                partition=at.partition,
+                position=at.start,
+                remedy='Begin with start="latest", which has the state without its history',
+            )
         self.starts[partition] = at.start
         if weights and start == "latest":
             self.latest.append(at)

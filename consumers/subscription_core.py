@@ -89,6 +89,15 @@ class SubscriptionCore:
         if self._connected:
             self._ask_to_follow(state)
 
+    def begin_with(self, context: VersionVector[int], staged_from: Mapping[PartitionId, int]) -> None:
+        """What the followed partitions begin with rests on `context`; a commit may name chunks and parts that stand behind the
+        position that `staged_from` gives for its partition, before that where it was first followed.
+        """
+        self._gate.rests_on(context)
+        for partition, after in staged_from.items():
+            state = self._followed[partition]
+            state.start = min(state.start, after)
+
     def unfollow(self, partition: PartitionId) -> None:
         """Forget a partition that is gone; waits for it end."""
         state = self._followed.pop(partition)
@@ -192,6 +201,10 @@ class SubscriptionCore:
         """(accepted, durable) as last heard."""
         state = self._followed[partition]
         return state.accepted, state.durable
+
+    def settled(self, partition: PartitionId) -> int:
+        """What is applied of the partition up to here can no longer be lost."""
+        return self._followed[partition].told_durable
 
     @property
     def lost_dependencies(self) -> int:

@@ -241,6 +241,12 @@ class Versions:
                 return None
         return None
 
+    def begin_with(self, sealed: Sealed) -> None:
+        """Serve a version that was put together elsewhere and can no longer be lost. Takes over the reference to it."""
+        assert not self.kept
+        self.kept = (sealed,)
+        self.staging.expect(_sizes(sealed.specs))
+
     def prepare(self, frame: EventFrame) -> Assembly:
         """Put the version of a commit together. Raises `Missing` where chunks or parts must be fetched once more (call it
         again after that), `StorageFull`, or `CorruptLog`; what is served stays as it is.

@@ -126,6 +126,11 @@ class Manifest(Record, frozen=True):
         found = [file for state in self.state for file in state.files]
         return found if self.weights.sealed is None else [*found, self.weights.sealed.file]
 
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """Partition → (floor, ceiling), the weights' too."""
+        spans = {state.number: (state.floor, state.ceiling) for state in self.state}
+        return spans | {self.weights.number: (self.weights.floor, self.weights.ceiling)}
+
     def state_of(self, number: int) -> StateRecord | None:
         return next((state for state in self.state if state.number == number), None)
 
@@ -185,7 +190,7 @@ def _check(manifest: Manifest, place: str) -> None:
         problem = "it names partitions twice"
     elif any(not 0 <= number < manifest.partitions for number in numbers):
         problem = "it names partitions that its topic does not have"
-    elif any(state.floor > state.ceiling for state in (*manifest.state, manifest.weights)):
+    elif any(floor > ceiling for floor, ceiling in manifest.spans().values()):
         problem = "a ceiling lies below its floor"
     else:
         problem = next((each for file in manifest.files() if (each := _problem_of(file))), "")

@@ -47,6 +47,7 @@ class EntryTable:
         self._entries: dict[bytes, Entry] = {}
         self._deadlines: SortedList[tuple[int, bytes]] = SortedList()
         self._nbytes = 0
+        self._changed: set[bytes] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +68,14 @@ class EntryTable:
     def items(self) -> list[tuple[bytes, Entry]]:
         """All entries not removed, hidden ones included, sorted by key: what a digest covers. Of one moment, on any thread."""
         return sorted(self._entries.copy().items(), key=_by_key)
+
+    def keys(self) -> list[bytes]:
+        """All keys of one moment, in no order, hidden ones included. Any thread."""
+        return list(self._entries)
+
+    def held(self, key: bytes) -> Entry | None:
+        """The entry under `key`, hidden or not. Any thread."""
+        return self._entries.get(key)
 
     def put(self, key: bytes, entry: Entry) -> Entry | None:
         """Writes `entry`, if its position is above that of the one held. Returns what was held before, hidden or not.
@@ -112,8 +121,17 @@ class EntryTable:
         """
         self._replace(key, self._entries.get(key), entry, forced=True)
 
+    def changed(self) -> set[bytes]:
+        """The keys written, removed or put back since the last call: what a write-back has not seen. None is noted before the first
+        call. With nothing applied meanwhile (under the lock that holds the applier off).
+        """
+        changed, self._changed = self._changed, set()
+        return changed or set()
+
     def clear(self) -> None:
         """Removes all entries, and gives their bytes back."""
+        if self._changed is not None:
+            self._changed.update(self._entries)
         self._entries.clear()
         self._deadlines.clear()
         self._budget.refund(self._nbytes)
@@ -135,6 +153,8 @@ class EntryTable:
         if growth < 0:
             self._budget.refund(-growth)
         self._nbytes += growth
+        if self._changed is not None:
+            self._changed.add(key)
 
 
 def _charged_bytes(key: bytes, entry: Entry | None) -> int:

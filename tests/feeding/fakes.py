@@ -16,6 +16,7 @@ from paramstream.transport.messages import (
     Demoted,
     Fetch,
     Fetched,
+    FetchFile,
     Follow,
     Following,
     Heads,
@@ -94,7 +95,8 @@ class FakeBroker:
                 pass
         return True
 
-    def fetch(self, message: Fetch) -> None:
+    def fetch(self, message: Fetch | FetchFile) -> None:
+        assert isinstance(message, Fetch)
         if self.connected:
             self.fetches.append(message)
 
@@ -188,4 +190,6 @@ class FakeBroker:
         durable = self.durable.get(partition, 0)
         cut = self.starts.get(partition, 0)
         start, commit = self.latest.get(partition, (cut, 0))
-        return PartitionRecord(*partition, 5, cut, writer.position, durable, start, (), writer.time, commit, rewinds=self.rewinds)
+        return PartitionRecord(
+            *partition, 5, cut, writer.position, durable, start, (), writer.time, commit, rewinds=self.rewinds
+        )

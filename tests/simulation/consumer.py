@@ -18,7 +18,7 @@ from paramstream.errors import OutcomeUnknown, ParamstreamError
 from paramstream.events.codec import Buffer, decode_event, decode_vector
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import PartitionRecord
-from paramstream.transport.messages import Demoted, Fetch, Following, Heartbeat, Welcome
+from paramstream.transport.messages import Demoted, Fetch, FetchFile, Following, Heartbeat, Welcome
 from paramstream.transport.wire import Message
 
 from .network import Connection, FetchedFrames, Item
@@ -42,7 +42,8 @@ class SimLink:
     def send(self, frame: Buffer | Message) -> bool:
         return self.connection is not None and self.connection.send(frame)
 
-    def fetch(self, message: Fetch) -> None:
+    def fetch(self, message: Fetch | FetchFile) -> None:
+        assert isinstance(message, Fetch)
         if self.connection is not None:
             self.connection.fetches.append(message)
 

@@ -1,0 +1,127 @@
+"""What a replica begins with: a log, a snapshot in a folder, or for what has left the log a snapshot of the broker's keeper."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ..consistency.vector import PartitionId, VersionVector
+from ..errors import InvalidEvent, NotDurable, UnknownTopic
+from ..transport.calls import TopicRecord
+from .applying import Applier
+from .links import MakeLink
+from .scope import Scope
+from .snapshots.reading import open_snapshot
+from .snapshots.remote import KeeperCopies
+from .snapshots.seeding import Seed
+from .subscription_core import SubscriptionCore
+
+_SNAPSHOT = "snapshot:"
+RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A replica's `start=`, taken apart."""
+
+    at: str | VersionVector[str]
+    """For what no snapshot gives: "latest", "earliest" or a vector."""
+    folder: Path | None = None
+    """Of the snapshots to begin with."""
+    resume: bool = False
+    """They are the replica's own; where there is none yet, it begins at the head."""
+
+    @classmethod
+    def of(
+        cls, start: str | VersionVector[str], name: str | None, snapshot_dir: str | os.PathLike[str] | None
+    ) -> Start:
+        """Raises `InvalidEvent` for what is no start, or lacks what it needs."""
+        if isinstance(start, VersionVector) or start in ("latest", "earliest"):
+            return cls(start)
+        if not isinstance(cast(object, start), str):
+            raise InvalidEvent(f"start={start!r} is no start of a replica")
+        if start == RESUME:
+            if name is None or snapshot_dir is None:
+                raise InvalidEvent(
+                    'start="resume" is for a replica that has a name, and a snapshot_dir with its own last state',
+                    remedy="Give both",
+                )
+            return cls("latest", Path(snapshot_dir), resume=True)
+        if start.startswith(_SNAPSHOT) and len(start) > len(_SNAPSHOT):
+            return cls("latest", Path(start.removeprefix(_SNAPSHOT)).expanduser())
+        raise InvalidEvent(
+            f"start={start!r} is no start of a replica",
+            remedy='Give "latest", "earliest", "resume", "snapshot:DIR" or a VersionVector',
+        )
+
+
+class Beginning:
+    """Puts the state in place that a replica begins with; what it chooses changes the scope's starts and targets."""
+
+    def __init__(self, start: Start, scope: Scope, *, every_version: bool) -> None:
+        self._start = start
+        self._scope = scope
+        self._every_version = every_version
+        self._seeds: list[Seed] = []
+
+    def use(self, seed: Seed) -> None:
+        """Begin the topic with this."""
+        self._seeds.append(seed)
+        self._scope.begin_at(seed.starts, seed.targets)
+        if self._every_version and seed.weights is not None:
+            # Every version after the snapshot's is wanted: nothing is passed.
+            latest = self._scope.latest
+            latest[:] = [at for at in latest if (at.topic, at.partition) != seed.weights.partition]
+
+    def choose(self) -> None:
+        """Find the snapshots in the folder that the replica begins with.
+
+        Raises `NotDurable` where a topic with persistence "none" is to be resumed, `UnknownTopic` and `CorruptLog` where there is
+        no whole snapshot, `LogTruncated` where the log does not go on from it.
+        """
+        folder = self._start.folder
+        for record in self._scope.records if folder is not None else ():
+            assert folder is not None
+            if self._start.resume and record.persistence == "none":
+                raise NotDurable('nothing of a topic with persistence "none" can be resumed', topic=record.name)
+            try:
+                snapshot = open_snapshot(folder, record.name, record.id)
+            except UnknownTopic:
+                if not self._start.resume:
+                    raise
+                continue
+            seed = Seed.of_snapshot(snapshot, self._scope.state_partitions(record))
+            for partition, at in self._scope.described.items():
+                if partition[0] == record.id:
+                    seed.check(at, record.name, record.persistence)
+            self.use(seed)
+
+    def fill(self, applier: Applier, make_link: MakeLink, name: str, deadline: float) -> None:
+        """Put all of it into the replica's store. Raises what reading raises, `StorageFull`, and `LogTruncated` where something
+        has left the log and no keeper has it.
+        """
+        for seed in self._seeds:
+            seed.fill(applier)
+        trimmed = {record.id: numbers for record in self._scope.records if (numbers := self._scope.trimmed(record))}
+        if trimmed:
+            self._fill_from_keeper(applier, make_link, name, trimmed, deadline)
+
+    def begin(self, core: SubscriptionCore) -> None:
+        """Tell the core what it begins with."""
+        for seed in self._seeds:
+            seed.begin(core)
+
+    def _fill_from_keeper(
+        self, applier: Applier, make_link: MakeLink, name: str, trimmed: dict[int, list[int]], deadline: float
+    ) -> None:
+        with KeeperCopies(make_link, name, deadline) as copies:
+            for record in self._scope.records:
+                for number in trimmed.get(record.id, ()):
+                    self._fill_partition(applier, copies, record, (record.id, number))
+
+    def _fill_partition(
+        self, applier: Applier, copies: KeeperCopies, record: TopicRecord, partition: PartitionId
+    ) -> None:
+        self.use(copies.fill(record.name, partition, self._scope.described[partition], applier))

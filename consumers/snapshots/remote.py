@@ -1,0 +1,127 @@
+"""State that has left the log, from the announced snapshot of the broker's keeper: asked for piece by piece, and proved.
+
+The broker gives pieces of files of its keeper's newest announced snapshot, and of nothing else. What comes is believed only as
+far as the digests go: the manifest's own, and those of its files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from ...consistency.position import show
+from ...consistency.vector import PartitionId
+from ...errors import CorruptLog, LogTruncated, ParamstreamTimeout
+from ...events.codec import encode_vector
+from ...events.manifest import MAX_MANIFEST_BYTES, FileRecord, Manifest, decode_manifest, digest_of, vector_of
+from ...tiers.entries import Entry
+from ...transport.calls import PartitionRecord
+from ...transport.messages import Report
+from ..applying import Applier
+from ..links import MakeLink
+from ..pages import Pager
+from ..scope import time_left
+from .entry_pages import decode_page
+from .seeding import Seed, StateSeed
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Asked for at a time."""
+
+MAX_FILE_BYTES = 1 << 31
+"""Of one page of entries: a broker that says more is not believed."""
+
+
+class KeeperCopies:
+    """Reads the snapshots of a broker's keeper over a link of its own. A context manager; one thread."""
+
+    def __init__(self, make_link: MakeLink, name: str, deadline: float) -> None:
+        """`name`: of the replica that is to begin, which holds what it needs of the log meanwhile. Raises `ConnectFailed`."""
+        self._name = name
+        self._deadline = deadline
+        self._pager = Pager(make_link, f"snapshot-{name}", lambda: time_left(deadline))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pager.close()
+
+    def fill(self, topic: str, partition: PartitionId, at: PartitionRecord, applier: Applier) -> Seed:
+        """Put a partition's entries in place; returns where they stand.
+
+        Begins again from a newer snapshot, where the keeper has removed the one that was read. Raises `LogTruncated` where no
+        snapshot reaches back to the log's start, `CorruptLog` where what comes is damaged, `ParamstreamTimeout`.
+        """
+        gone: LogTruncated | None = None
+        while True:
+            manifest, digest = self._manifest(topic, partition)
+            seed = self._seed(manifest, digest, topic, partition, at)
+            (state,) = seed.state
+            if gone is not None and time.monotonic() > self._deadline:
+                raise gone
+            try:
+                applier.begin_with_entries(partition, state.entries(), state.skipped)
+            except LogTruncated as error:
+                gone = error
+                continue
+            return seed
+
+    def _seed(self, manifest: Manifest, digest: str, topic: str, partition: PartitionId, at: PartitionRecord) -> Seed:
+        state = manifest.state_of(partition[1])
+        if manifest.topic_id != partition[0] or state is None:
+            raise LogTruncated(
+                "the keeper's snapshot does not hold the partition",
+                topic=topic,
+                partition=partition[1],
+                position=at.start,
+            )
+        if state.floor < at.start:
+            raise LogTruncated(
+                f"the log begins behind {show(at.start)}, and the keeper's newest snapshot at {show(state.floor)}",
+                topic=topic,
+                partition=partition[1],
+                position=at.start,
+                remedy="Begin again once the keeper has made another one",
+            )
+        self._hold(partition, state.floor)
+        copy = StateSeed(
+            partition, state.floor, state.ceiling, state.skipped, lambda: self._entries(partition, digest, state.files)
+        )
+        seed = Seed(partition[0], vector_of(manifest.context), [copy])
+        seed.check(at, topic, manifest.persistence)
+        return seed
+
+    def _hold(self, partition: PartitionId, floor: int) -> None:
+        """The log must not be cut above the floor while the copy is on its way: a replica that is still to come says so."""
+        applied = encode_vector(vector_of(((*partition, floor),)))
+        self._pager.link.send(Report(self._name, (partition[0],), (), applied, 0, ((*partition, floor),)))
+
+    def _manifest(self, topic: str, partition: PartitionId) -> tuple[Manifest, str]:
+        data = self._whole(partition, "", -1, MAX_MANIFEST_BYTES)
+        return decode_manifest(data, f"the manifest of the keeper's snapshot of {topic!r}")
+
+    def _entries(
+        self, partition: PartitionId, digest: str, files: tuple[FileRecord, ...]
+    ) -> Iterator[tuple[bytes, Entry]]:
+        for index, file in enumerate(files):
+            place = f"{file.name} of the keeper's snapshot"
+            data = self._whole(partition, digest, index, min(file.nbytes, MAX_FILE_BYTES))
+            if len(data) != file.nbytes or digest_of(data) != file.digest:
+                raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", partition=partition[1])
+            yield from decode_page(memoryview(data), place)
+
+    def _whole(self, partition: PartitionId, digest: str, file: int, most: int) -> bytes:
+        """All of a file of at most so many bytes."""
+        data, total = bytearray(), 1
+        while len(data) < total:
+            if time.monotonic() > self._deadline:
+                raise ParamstreamTimeout("the keeper's snapshot did not come in time", partition=partition[1])
+            piece, total = self._pager.piece(partition, digest, file, len(data), PIECE_BYTES)
+            if total > most or not piece:
+                raise CorruptLog(f"a file of the keeper's snapshot says {total} bytes", partition=partition[1])
+            data += piece
+        return bytes(data)
