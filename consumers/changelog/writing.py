@@ -1,0 +1,230 @@
+"""Writes a replica's dirty entries back to the changelogs of one topic, while the replica goes on applying.
+
+The replica shows durable events only, so nothing that it holds can be lost, and no item has to wait. Its state is looked at
+under its lock for moments; what Kafka takes its time for is done by a thread of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...consistency.vector import PartitionId, VersionVector
+from ...errors import Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError
+from ...eventlog.changelog import Changelog, ChangelogRecord, Changelogs
+from ...tiers.store import TieredStore
+from ...transport.calls import TopicRecord
+from ..applying import Applier
+from ..replica_sink import ReplicaSink
+from ..subscription_core import SubscriptionCore
+from .core import Batch, ChangelogCore
+from .records import Marker, entry_record, marker_record, read_record
+
+_log = logging.getLogger(__name__)
+
+FLUSH_S = 1.0
+"""How often what is dirty goes out."""
+
+QUIET_FLUSHES = 10
+"""After so many rounds the marker moves on even where no entry changed, so that the log can be trimmed behind it."""
+
+BATCH_KEYS = 4096
+BATCH_BYTES = 8 * 1024 * 1024
+"""Of one write: so much may be lost by a failure and written again."""
+
+KEYS_AT_ONCE = 512
+"""Looked up in one go, while nothing is applied: a fraction of a millisecond."""
+
+RETRY_S = (0.5, 30.0)
+"""First and longest pause after a failure; it doubles in between."""
+
+Flushed = Callable[[VersionVector[int], VersionVector[int]], None]
+"""Called with floors and ceilings after they stand, in the thread of the write-back."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One partition's changelog, opened or to be opened."""
+
+    partition: PartitionId
+    changelog: Changelog | None = None
+    core: ChangelogCore | None = None
+    """None: to be opened, and read, before anything is written."""
+    quiet: int = 0
+    """Rounds without a change since the marker moved."""
+
+    def close(self) -> None:
+        """Whatever comes next reads before it writes."""
+        changelog, self.changelog, self.core = self.changelog, None, None
+        if changelog is not None:
+            with suppress(ParamstreamError):
+                changelog.close()
+
+
+class WriteBack:
+    """Keeps the changelogs of one topic up with a replica. Started by `start`; `close` flushes once more and ends it."""
+
+    def __init__(
+        self,
+        sink: ReplicaSink,
+        core: SubscriptionCore,
+        applier: Applier,
+        store: TieredStore,
+        record: TopicRecord,
+        numbers: Sequence[int],
+        changelogs: Changelogs,
+        flushed: Flushed,
+        every_s: float = FLUSH_S,
+    ) -> None:
+        """`numbers`: the state partitions. Raises `InvalidEvent` where the replica shows what can still be lost."""
+        if not core.durable_only:
+            raise InvalidEvent('only a replica with visibility="durable" writes its state back', topic=record.name)
+        self._sink = sink
+        self._core = core
+        self._applier = applier
+        self._store = store
+        self._record = record
+        self._flushed = flushed
+        self._every_s = every_s
+        self._changelogs = changelogs
+        self._writers = [_Writer((record.id, number)) for number in numbers]
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"paramstream-write-back-{record.name}", daemon=True)
+        self.error: ParamstreamError | None = None
+        """What the last round failed with; None after one that did not. After `Fenced` there is no further round."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """One more flush, then the end of the thread, waited for at most `timeout` s."""
+        self._closing.set()
+        self._thread.join(timeout)
+
+    # --- in the thread --------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = self._every_s
+        try:
+            is_last = False
+            while not is_last:
+                is_last = self._closing.wait(pause)
+                pause = self._every_s if self._round() else min(max(2 * pause, RETRY_S[0]), RETRY_S[1])
+                if isinstance(self.error, Fenced):
+                    return
+        finally:
+            for writer in self._writers:
+                writer.close()
+
+    def _round(self) -> bool:
+        """Flush every partition. False where one failed: it is opened anew in the next round."""
+        failed: ParamstreamError | None = None
+        moved = False
+        for writer in self._writers:
+            try:
+                moved = self._flush(writer) or moved
+            except ParamstreamError as error:
+                failed = failed or error
+                self._set_aside(writer, error)
+        if failed is None and moved:
+            try:
+                self._tell()
+            except ParamstreamError as error:
+                failed = error
+        self.error = failed
+        return failed is None
+
+    def _set_aside(self, writer: _Writer, error: ParamstreamError) -> None:
+        """Whether its last write stands is not known, or it is over: what is there is read again before the next."""
+        error.topic, error.partition = error.topic or self._record.name, writer.partition[1]
+        if self.error is None or str(self.error) != str(error):
+            _log.warning("write-back: %s", error)
+        writer.close()
+
+    def _flush(self, writer: _Writer) -> bool:
+        """Write what is dirty. True where the marker moved."""
+        changelog, core = self._opened(writer)
+        if not self._begin(writer, core):
+            return False
+        while True:
+            batch, records, marked = self._look_up(writer.partition, core, core.next_batch(BATCH_KEYS))
+            changelog.write([*records, marker_record(marked)])
+            core.written(batch, marked)
+            if batch.is_last:
+                return True
+
+    def _opened(self, writer: _Writer) -> tuple[Changelog, ChangelogCore]:
+        if writer.changelog is None or writer.core is None:
+            record = self._record
+            writer.changelog = self._changelogs.open(writer.partition, record.name, record.partitions)
+            writer.core = self._open(writer, writer.changelog)
+        return writer.changelog, writer.core
+
+    def _open(self, writer: _Writer, changelog: Changelog) -> ChangelogCore:
+        changelog.open_writer()
+        held, last = dict[bytes, int](), None
+        for record in changelog.read():
+            match read_record(record, _place(self._record, writer.partition)):
+                case Marker() as found:
+                    last = found
+                case (key, None):
+                    held.pop(key, None)
+                case (key, entry):
+                    held[key] = entry.position
+        return ChangelogCore(held, last)
+
+    def _begin(self, writer: _Writer, core: ChangelogCore) -> bool:
+        """Take in what has changed. False where there is nothing to write, or nothing may be written yet."""
+        table = self._store.entries(writer.partition)
+        with self._sink.changed:
+            position = self._position(writer.partition)
+            if not core.may_flush(position):
+                return False
+            changed = table.changed()
+            entries = [] if core.is_compared else table.items()
+        core.compare(entries)
+        core.begin(changed, position)
+        writer.quiet += 1
+        if not core.is_dirty and not (writer.quiet > QUIET_FLUSHES and position > core.floor):
+            return False
+        writer.quiet = 0
+        return True
+
+    def _look_up(
+        self, partition: PartitionId, core: ChangelogCore, batch: Batch
+    ) -> tuple[Batch, list[ChangelogRecord], Marker]:
+        """The records of a batch, cut to `BATCH_BYTES`, and the marker that covers them."""
+        table = self._store.entries(partition)
+        records, nbytes = list[ChangelogRecord](), 0
+        for at in range(0, len(batch.keys), KEYS_AT_ONCE):
+            keys = batch.keys[at : at + KEYS_AT_ONCE]
+            with self._sink.changed:
+                found = [(key, table.held(key)) for key in keys]
+            records += [entry_record(key, entry) for key, entry in found]
+            nbytes += sum(len(key) + (len(entry.value) if entry is not None else 0) for key, entry in found)
+            if nbytes >= BATCH_BYTES and len(records) < len(batch.keys):
+                batch = Batch(batch.keys[: len(records)], is_last=False)
+                break
+        with self._sink.changed:
+            position, context = self._position(partition), self._core.vector()
+            skipped = self._applier.skipped.get(partition, 0)
+        return batch, records, core.marker(batch, position, context, skipped)
+
+    def _position(self, partition: PartitionId) -> int:
+        """Under the lock. Raises `OutcomeUnknown` where the partition is not followed any more."""
+        if partition not in self._core.partitions():
+            raise OutcomeUnknown("the topic was deleted, or is another one now", topic=self._record.name)
+        return self._core.position(partition)
+
+    def _tell(self) -> None:
+        cores = {writer.partition: writer.core for writer in self._writers}
+        floors = {partition: core.floor for partition, core in cores.items() if core is not None}
+        ceilings = {partition: core.ceiling for partition, core in cores.items() if core is not None}
+        self._flushed(VersionVector(floors), VersionVector(ceilings))
+
+
+def _place(record: TopicRecord, partition: PartitionId) -> str:
+    return f"of {record.name}/{partition[1]}"
