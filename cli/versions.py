@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
                 version.tensors,
                 size_text(version.bytes),
                 version.digest,
-                "yes" if version.restorable else "no",
+                "yes" if version.restorable else "superseded" if version.superseded else "no",
             )
             for version in versions
         ],

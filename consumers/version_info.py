@@ -23,6 +23,8 @@ class VersionInfo:
     digest: str
     restorable: bool
     """Of `client.versions`: the log still has all of it. Of `replica.on_switch`: it was durable when it was switched to."""
+    superseded: bool = False
+    """Of `client.versions`: a rewind took its number away. It is reached by a vector that holds its commit, not by the number."""
 
     @classmethod
     def of_record(cls, record: VersionRecord) -> VersionInfo:
@@ -35,6 +37,7 @@ class VersionInfo:
             bytes=record.nbytes,
             digest=record.digest.hex(),
             restorable=record.restorable,
+            superseded=record.superseded,
         )
 
     @classmethod
