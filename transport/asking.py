@@ -21,12 +21,12 @@ class Question:
     """One call. `ask`, `go_on` and `send_rest` belong to whoever holds the link's lock, all else to the link's thread."""
 
     def __init__(self, number: int, call: Call, kind: Any, done: Done, deadline: float, *, waits: bool) -> None:
-        """`waits`: somebody waits for the answer until `deadline`, over more than one fleet if need be."""
+        """`waits`: somebody blocks for the answer until `deadline`, over more than one fleet if need be."""
         self.number = number
         self.name = type(call).__name__
         self.done = done
         self.deadline = deadline
-        self._waits = waits
+        self.waits = waits
         self._call = call
         self._kind = kind
         self._fleet: Fleet | None = None
@@ -90,7 +90,7 @@ class Question:
 
     def lose(self) -> bool:
         """The fleet is gone. Whether the call waits for the next one."""
-        again = self._waits and (self._may_go_again or self._fleet is None)
+        again = self.waits and (self._may_go_again or self._fleet is None)
         self._fleet = None
         self._later, self._unsent = [], []
         return again
@@ -136,8 +136,9 @@ class Questions:
             return list(self._open.values())
 
     def fail_overdue(self, now: float) -> None:
+        """Those that somebody waits for, he gives up himself."""
         for question in self.all():
-            if now > question.deadline and self.remove(question):
+            if not question.waits and now > question.deadline and self.remove(question):
                 question.done(None, ParamstreamTimeout(f"the broker did not answer {question.name} in time"))
 
     def lost(self, reason: str) -> None:

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 def merged(call: Call, answers: Sequence[Any], owner_of: OwnerOf) -> Any:
     """The answer to `call`. One broker's answer stays as it is."""
-    return answers[0] if len(answers) == 1 else _MERGES[type(call)](answers, owner_of)
+    return answers[0] if len(answers) == 1 else MERGES[type(call)](answers, owner_of)
 
 
 def _joined(answers: Sequence[Joined], owner_of: OwnerOf) -> Joined:
@@ -119,7 +119,7 @@ def _each(records: Iterable[_T], key: Callable[[_T], tuple[str, int]], merge: Ca
     return tuple(found.values())
 
 
-_MERGES: Mapping[type[Call], Callable[[Any, OwnerOf], Any]] = {
+MERGES: Mapping[type[Call], Callable[[Any, OwnerOf], Any]] = {
     AwaitDurable: _lost,
     CreateTable: _nothing,
     DescribeBroker: _brokers,

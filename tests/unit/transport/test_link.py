@@ -6,65 +6,25 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from fakes.bare_broker import BareBroker
+from fakes.link_recorder import Recorder
 from paramstream.errors import ConnectFailed, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
 from paramstream.transport.calls import DeleteTopic, ListTopics, TopicRecord
 from paramstream.transport.link import Link
 from paramstream.transport.messages import (
     FORMAT,
     AnyMessage,
-    Fetched,
     Goodbye,
     Heartbeat,
     Hello,
     Request,
     Response,
-    Welcome,
     encode_result,
 )
 from paramstream.transport.wire import Message, WireError
-
-
-class Recorder:
-    """A handler that notes what it is told, and lets a test wait for it."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-        self._changed = threading.Condition()
-
-    def note(self, what: object) -> None:
-        with self._changed:
-            self.told.append(what)
-            self._changed.notify_all()
-
-    def wait_for(self, enough: Callable[[list[object]], bool], timeout: float = 5.0) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: enough(self.told), timeout), self.told
-
-    def connected(self, welcome: Welcome) -> None:
-        self.note("connected")
-
-    def lost(self, error: ParamstreamError) -> None:
-        self.note("lost")
-
-    def message(self, message: AnyMessage) -> None:
-        self.note(message)
-
-    def event(self, frame: memoryview) -> None:
-        self.note(bytes(frame))
-
-    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
-        self.note(answer)
-
-    def drained(self) -> None:
-        return
-
-    def tick(self, now: float) -> None:
-        return
 
 
 def hello() -> Hello:
