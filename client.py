@@ -291,6 +291,7 @@ class Client:
         store: TieredStore | None = None,
         start: str | VersionVector[str] = "latest",
         catch_up: str = "latest",
+        visibility: str = "accepted",
         *,
         keep_versions: int = 2,
         partitions: Iterable[int] | None = None,
@@ -300,7 +301,8 @@ class Client:
     ) -> Replica:
         """A replica that follows one topic or several; returns when the start state, as of this call, is served.
 
-        `start` is "latest" (complete state at the head), "earliest" (every retained event) or a vector. `partitions` limits
+        `start` is "latest" (complete state at the head), "earliest" (every retained event) or a vector. `visibility="durable"`
+        shows nothing that could still be lost; `NotDurable` is raised for a topic with persistence "none". `partitions` limits
         the state partitions followed; weights are followed whole. See `Replica`.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -316,6 +318,7 @@ class Client:
                 store=store,
                 start=start,
                 catch_up=catch_up,
+                visibility=visibility,
                 keep_versions=keep_versions,
                 partitions=chosen,
                 arrays=arrays,
@@ -331,10 +334,15 @@ class Client:
         topic: str,
         ordering: str = "causal",
         start: str | VersionVector[str] = "head",
+        visibility: str = "accepted",
         *,
         timeout: float = TIMEOUT_S,
     ) -> Subscription:
-        """The raw events of a topic, in order, from `start` ("head", "earliest" or a vector) on: fixed when this returns."""
+        """The raw events of a topic, in order, from `start` ("head", "earliest" or a vector) on: fixed when this returns.
+
+        Where events that were yielded turn out to be lost, a "lost" event names the end of their epoch. `visibility="durable"`
+        yields only what can no longer be lost; `NotDurable` is raised for a topic with persistence "none".
+        """
         subscription = self._directory.of_topics(
             [topic],
             lambda: Subscription(
@@ -343,6 +351,7 @@ class Client:
                 make_link=self._make_link,
                 ordering=_ordering(ordering),
                 start=start,
+                visibility=visibility,
                 timeout=timeout,
             ),
         )

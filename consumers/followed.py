@@ -198,6 +198,15 @@ class Followed:
         record, end = self.last_epoch
         return end < position < record
 
+    def is_durable(self, position: int) -> bool:
+        """Whether what stands at `position` of our run can no longer be lost: the durable head has passed it, or our run goes on
+        into the head's epoch, whose record has taken away what that epoch found lost.
+        """
+        epoch = epoch_of(self.durable)
+        if epoch_of(position) == epoch:
+            return position <= self.durable
+        return epoch_of(position) < epoch <= epoch_of(self.received)
+
     def _has_room(self, held: Held, budget_bytes: int) -> bool:
         """What comes next may not be refused for what is ahead of it: it is what that waits for."""
         if held.position == self.received + 1 or offset_of(held.position) == 0:

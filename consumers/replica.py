@@ -49,7 +49,7 @@ from .matching import Rename
 from .moment import status_of
 from .pinning import Pinning
 from .replica_sink import ReplicaSink
-from .scope import Scope, time_left
+from .scope import Scope, is_durable_only, time_left
 from .snapshots.seeding import Seed
 from .snapshots.taking import SnapshotInfo, Taking
 from .snapshots.writing import KEEP
@@ -86,6 +86,7 @@ class Replica:
         store: TieredStore | None = None,
         start: str | VersionVector[str] = "latest",
         catch_up: str = "latest",
+        visibility: str = "accepted",
         keep_versions: int = 2,
         partitions: Sequence[int] | None = None,
         arrays: ArrayKind | None = None,
@@ -106,12 +107,16 @@ class Replica:
         version is applied, and a replica that the log no longer waits for (it does while under half of its limit) stops with
         `LogTruncated`, which names what is gone.
 
+        `visibility="durable"`: nothing is shown that could still be lost, so nothing is ever taken back; what is accepted shows once
+        the log has it for good. The start state is then what was durable at this call.
+
         `on_applied` is told of each event applied, epoch begun and undo, in order: it is the replica's delivery log. It runs in
         the link's thread under the replica's lock, so it must be quick, must not raise, and must not call the replica.
 
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, `CorruptLog`
         where no snapshot is whole, `EventLost` where the log lacks what the snapshot holds, `NotDurable` for "resume" under
-        persistence "none", the error that stopped a partition, or `ParamstreamTimeout` after `timeout` s.
+        persistence "none", as for `visibility="durable"`, the error that stopped a partition, or `ParamstreamTimeout` after
+        `timeout` s.
         """
         _check_options(keep_versions, catch_up, arrays, store)
         self.name = name or f"replica-{uuid.uuid4().hex[:12]}"
@@ -120,7 +125,8 @@ class Replica:
         self._directory = directory
         begins = Start.of(start, name, snapshot_dir)
         self._snapshot_dir = None if snapshot_dir is None else Path(snapshot_dir)
-        self._scope = Scope(topics, directory, begins.at, partitions, deadline)
+        durable_only = is_durable_only(visibility)
+        self._scope = Scope(topics, directory, begins.at, partitions, deadline, durable_only=durable_only)
         self._partitions = self._scope.partitions
         self._arrays: ArrayKind = arrays or default_arrays()
         self._own_store = store is None
@@ -136,7 +142,7 @@ class Replica:
         except BaseException:
             self._give_back()
             raise
-        self._core = SubscriptionCore(ordering, self._scope.starts)
+        self._core = SubscriptionCore(ordering, self._scope.starts, durable_only=durable_only)
         beginning.begin(self._core)
         self._sink = ReplicaSink(
             self.name,

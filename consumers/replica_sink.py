@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import CorruptLog, Fenced, LogTruncated, ParamstreamError, StorageFull, UnknownTopic
+from ..errors import CorruptLog, Fenced, LogTruncated, NotDurable, ParamstreamError, StorageFull, UnknownTopic
 from ..events.codec import encode_vector
 from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
@@ -19,6 +19,7 @@ from .applying import Applier, TopicState
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .jumping import Jumps
 from .links import ConsumerLink
+from .scope import check_durable
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
 from .versions import Missing, Sealed
@@ -341,6 +342,15 @@ class ReplicaSink:
 
     def _replace(self, old: int, record: TopicRecord, partitions: Mapping[int, PartitionRecord]) -> None:
         self._directory.learn(record)
+        try:
+            if self._core.durable_only:
+                check_durable(record)
+        except NotDurable as error:
+            with self.changed:
+                gone = {partition: error for partition in self._core.partitions() if partition[0] == old}
+                self.stopped = {**self.stopped, **gone}
+                self.changed.notify_all()
+            return
         numbers = self._state_partitions(record)
         with self.changed:
             for partition in [p for p in self._core.partitions() if p[0] == old]:

@@ -8,7 +8,7 @@ from typing import cast
 
 from ..consistency.position import START, show
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, LogTruncated
+from ..errors import InvalidEvent, LogTruncated, NotDurable
 from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
 
@@ -23,8 +23,13 @@ class Scope:
         start: str | VersionVector[str],
         partitions: Sequence[int] | None,
         deadline: float,
+        *,
+        durable_only: bool = False,
     ) -> None:
-        """Asks where the partitions stand. Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `ParamstreamTimeout`."""
+        """Asks where the partitions stand; `durable_only`: with what can no longer be lost.
+
+        Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `NotDurable`, `ParamstreamTimeout`.
+        """
         if not topics:
             raise InvalidEvent("a replica needs a topic")
         if not isinstance(start, VersionVector) and start not in ("latest", "earliest"):
@@ -35,6 +40,10 @@ class Scope:
         self.partitions = None if partitions is None else sorted(set(partitions))
         """The state partitions followed; None for all."""
         self.records = list({record.id: record for record in map(directory.topic, topics)}.values())
+        if durable_only:
+            for record in self.records:
+                check_durable(record)
+        self._durable_only = durable_only
         self.described: dict[PartitionId, PartitionRecord] = {}
         """Where each partition stood when it was asked."""
         self._begun: set[PartitionId] = set()
@@ -90,11 +99,28 @@ class Scope:
         self.starts[partition] = at.start
         if weights and start == "latest":
             self.latest.append(at)
-        self.targets[partition] = at.accepted
+        self.targets[partition] = at.durable if self._durable_only else at.accepted
         if isinstance(start, VersionVector):
             self.targets[partition] = target = start.get((record.name, at.partition), 0)
             if weights and 0 < target < at.start:
                 raise LogTruncated(f"the log starts behind {show(at.start)}", topic=record.name, position=target)
+
+
+def is_durable_only(visibility: str) -> bool:
+    """Raises `InvalidEvent` for what is no visibility."""
+    if visibility not in ("accepted", "durable"):
+        raise InvalidEvent(f"visibility={visibility!r} is neither 'accepted' nor 'durable'")
+    return visibility == "durable"
+
+
+def check_durable(topic: TopicRecord) -> None:
+    """Raises `NotDurable` where nothing of the topic ever becomes durable."""
+    if topic.persistence == "none":
+        raise NotDurable(
+            'nothing of a topic with persistence "none" becomes durable',
+            topic=topic.name,
+            remedy='Follow it with visibility="accepted"',
+        )
 
 
 def time_left(deadline: float) -> float:

@@ -28,6 +28,7 @@ from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stoppe
 from .events import Event, event_of, lost_event
 from .feed import Feed
 from .links import MakeLink
+from .scope import check_durable, is_durable_only
 from .subscription_core import SubscriptionCore
 
 TIMEOUT_S = 30.0
@@ -58,8 +59,8 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
     """Events of one topic, by `for` or `async for`; one consumer at a time. Ends when it is closed.
 
     Within a partition events come without gap or repeat, over partitions in PRAM or causal order. Where a partition's epoch
-    lost events that were yielded, a "lost" event says where it ended. An event that cannot be decoded, or a log that was
-    trimmed away, ends the iteration with its error, once all before it is yielded.
+    lost events that were yielded, a "lost" event says where it ended; under `visibility="durable"` none ever are. An event that
+    cannot be decoded, or a log that was trimmed away, ends the iteration with its error, once all before it is yielded.
     """
 
     def __init__(
@@ -70,16 +71,21 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         make_link: MakeLink,
         ordering: Ordering = Ordering.CAUSAL,
         start: str | VersionVector[str] = "head",
+        visibility: str = "accepted",
         partitions: Container[int] | None = None,
         follower: Follower | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
         """The start is fixed when this returns. `partitions`: only these are followed. `follower`: who follows, by a name that has
-        one live owner, and reports what it still needs of the log. Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`."""
+        one live owner, and reports what it still needs of the log. `visibility="durable"`: nothing is yielded that could still be
+        lost. Raises `UnknownTopic`, `InvalidEvent`, `NotDurable`, `ConnectFailed`."""
         deadline = time.monotonic() + timeout
         if not isinstance(start, VersionVector) and start not in ("head", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'head', 'earliest' nor a version vector")
+        durable_only = is_durable_only(visibility)
         record = directory.topic(topic)
+        if durable_only:
+            check_durable(record)
         found: list[PartitionRecord] = directory.request(
             DescribePartitions(record.id), list[PartitionRecord], max(0.001, deadline - time.monotonic())
         )
@@ -93,7 +99,8 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         self._closed = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         followed = [at for at in found if partitions is None or at.partition in partitions]
-        self._core = SubscriptionCore(ordering, {(p.topic, p.partition): _start_of(p, topic, start) for p in followed})
+        starts = {(at.topic, at.partition): _start_of(at, topic, start, durable_only) for at in followed}
+        self._core = SubscriptionCore(ordering, starts, durable_only=durable_only)
         self._feed = Feed(self._core, self, self._lock)
         self._follower = follower
         self._report_at = 0.0
@@ -252,7 +259,9 @@ def _set(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _start_of(at: PartitionRecord, topic: str, start: str | VersionVector[str]) -> int:
+def _start_of(at: PartitionRecord, topic: str, start: str | VersionVector[str], durable_only: bool) -> int:
     if isinstance(start, VersionVector):
         return start.get((topic, at.partition), at.start)
-    return at.accepted if start == "head" else at.start
+    if start == "earliest":
+        return at.start
+    return at.durable if durable_only else at.accepted

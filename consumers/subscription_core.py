@@ -59,10 +59,20 @@ class SubscriptionCore:
     """Positions are of applied events only: an event counts once it was confirmed."""
 
     def __init__(
-        self, ordering: Ordering, starts: Mapping[PartitionId, int], *, budget_bytes: int = BUDGET_BYTES
+        self,
+        ordering: Ordering,
+        starts: Mapping[PartitionId, int],
+        *,
+        durable_only: bool = False,
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
-        """Follows the partitions of `starts`, each from behind the given position."""
+        """Follows the partitions of `starts`, each from behind the given position.
+
+        `durable_only`: an event is offered only once it can no longer be lost, so nothing that was offered is ever undone.
+        """
         self._gate = Gate(ordering, starts)
+        self.durable_only = durable_only
+        """Never changed."""
         self._budget_bytes = max(budget_bytes, MAX_EVENT_BYTES)
         self._followed: dict[PartitionId, Followed] = {}
         self._pending: deque[Effect] = deque()
@@ -398,21 +408,30 @@ class SubscriptionCore:
             partition = next(iter(self._ready))
             state = self._followed[partition]
             if state.queue and state.hold is None:
-                head = state.queue[0]
-                payload = head.frame.payload
-                if isinstance(payload, Epoch):
-                    return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
-                passing, stamp = state.passing, head.stamp
-                if passing is not None and passing.passes(head.position):
-                    return Deliver(partition, head.frame, stamp, passed=True)
-                if passing is not None:
-                    stamp = passing.landing(stamp)
-                blocked = self._gate.blocked_by(partition, stamp)
-                if blocked is None:
-                    self._blocked.pop(partition, None)
-                    return Deliver(partition, head.frame, stamp)
-                self._blocked[partition] = blocked[0]
+                step = self._step_to(state, state.queue[0])
+                if step is not None:
+                    return step
             del self._ready[partition]
+        return None
+
+    def _step_to(self, state: Followed, head: Held) -> Step | None:
+        """The step that the event at the head of a queue is due for; None where it waits."""
+        partition, payload = state.partition, head.frame.payload
+        passing, stamp = state.passing, head.stamp
+        is_passed = passing is not None and passing.passes(head.position)
+        if self.durable_only and not is_passed and not state.is_durable(head.position):
+            return None
+        if isinstance(payload, Epoch):
+            return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
+        if is_passed:
+            return Deliver(partition, head.frame, stamp, passed=True)
+        if passing is not None:
+            stamp = passing.landing(stamp)
+        blocked = self._gate.blocked_by(partition, stamp)
+        if blocked is None:
+            self._blocked.pop(partition, None)
+            return Deliver(partition, head.frame, stamp)
+        self._blocked[partition] = blocked[0]
         return None
 
     def _begin_jump(self, state: Followed, jump: Jump) -> None:
@@ -531,6 +550,8 @@ class SubscriptionCore:
 
     def _note_heads(self, state: Followed, accepted: int, durable: int) -> None:
         state.accepted, state.durable, state.heard = accepted, durable, True
+        if self.durable_only and state.queue:
+            self._ready[state.partition] = None
         if epoch_of(durable) <= epoch_of(self._gate.position(state.partition)):
             self._tell_durable(state)
 

@@ -11,8 +11,8 @@ from feeding.writer import Writer
 from paramstream.consistency.delivery import check_deliveries
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.position import offset_of
-from paramstream.consistency.stamp import Delivery
-from paramstream.consistency.vector import PartitionId
+from paramstream.consistency.stamp import Delivery, Stamp
+from paramstream.consistency.vector import EMPTY, PartitionId
 from paramstream.consumers.effects import Deliver, EpochBegan, SendFetch, SendFollow, Step, Undo
 from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.transport.messages import Demoted, Fetched, Following, Heads, Heartbeat
@@ -21,10 +21,13 @@ from paramstream.transport.messages import Demoted, Fetched, Following, Heads, H
 class Network:
     """Three partitions and one consumer; a seed decides what happens to each frame."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, durable_only: bool = False) -> None:
         self.random = random.Random(seed)
         self.writers = {(7, n): Writer((7, n)) for n in range(3)}
-        self.core = SubscriptionCore(Ordering.CAUSAL, dict.fromkeys(self.writers, 0))
+        self.durable = {partition: writer.position for partition, writer in self.writers.items()}
+        self.core = SubscriptionCore(Ordering.CAUSAL, dict.fromkeys(self.writers, 0), durable_only=durable_only)
+        self.durable_only = durable_only
+        self.undone = 0
         self.fanned: dict[PartitionId, int] = {}
         self.fetches: list[SendFetch] = []
         self.follow_answers: list[Following] = []
@@ -38,17 +41,23 @@ class Network:
                 case SendFollow():
                     self.fanned[effect.partition] = effect.after
                     heads = self.writers[effect.partition].position
-                    self.follow_answers.append(Following(*effect.partition, effect.after, heads, 0, (), 0))
+                    self.follow_answers.append(
+                        Following(*effect.partition, effect.after, heads, self.durable[effect.partition], (), 0)
+                    )
                 case SendFetch():
                     self.fetches.append(effect)
                 case Undo():
+                    self.undone += 1
                     kept = [at for at in self.applied[effect.partition] if at <= effect.end]
                     self.applied[effect.partition] = kept
                 case Deliver():
+                    assert not self.durable_only or effect.frame.position <= self.durable[effect.partition]
                     self.applied[effect.partition].append(effect.frame.position)
                     self.deliveries.append(Delivery(effect.partition, effect.stamp))
                 case EpochBegan():
                     self.applied[effect.partition].append(effect.position)
+                    record = Stamp("", 0, 0, EMPTY, EMPTY, effect.position, 0)
+                    self.deliveries.append(Delivery(effect.partition, record))
                 case _:
                     pass
             if isinstance(effect, Step):
@@ -61,9 +70,14 @@ class Network:
         writer.put(b"k", bytes(self.random.randrange(50)), own=own, observed=others)
 
     def lose_a_suffix(self) -> None:
-        writer = self.random.choice(list(self.writers.values()))
-        standing = sorted(writer.log)[-4:]
+        partition, writer = self.random.choice(list(self.writers.items()))
+        standing = [at for at in sorted(writer.log)[-4:] if at >= self.durable[partition]]
         writer.open_epoch(end=self.random.choice(standing))
+        self.durable[partition] = writer.position
+
+    def sync(self) -> None:
+        partition, writer = self.random.choice(list(self.writers.items()))
+        self.durable[partition] = self.random.choice([at for at in writer.log if at >= self.durable[partition]])
 
     def fan_out(self, *, faulty: bool) -> None:
         for partition, after in list(self.fanned.items()):
@@ -109,13 +123,14 @@ class Network:
 
     def beat(self) -> None:
         self.now += 0.5
-        heads = tuple(Heads(*p, w.position, 0, self.fanned.get(p, 0), 0) for p, w in self.writers.items())
+        heads = tuple(Heads(*p, w.position, self.durable[p], self.fanned.get(p, 0), 0) for p, w in self.writers.items())
         self.core.heartbeat(Heartbeat(heads))
         self.run()
         self.core.tick(self.now)
         self.run()
 
     def heal(self) -> None:
+        self.durable = {partition: writer.position for partition, writer in self.writers.items()}
         for _ in range(200):
             self.answer()
             self.fan_out(faulty=False)
@@ -125,11 +140,22 @@ class Network:
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=60)
 def test_a_hostile_connection_changes_nothing_of_what_is_applied_in_the_end(seed: int, losing: bool) -> None:
-    network = Network(seed)
+    check(Network(seed), losing)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_who_is_shown_durable_events_only_takes_nothing_back_and_has_all_in_order_in_the_end(seed: int) -> None:
+    network = Network(seed, durable_only=True)
+    check(network, losing=True)
+    assert network.undone == 0
+
+
+def check(network: Network, losing: bool) -> None:
     network.core.connected()
     network.run()
     for _ in range(60):
-        match network.random.randrange(12):
+        match network.random.randrange(13):
             case 0:
                 network.reconnect()
             case 1:
@@ -138,7 +164,9 @@ def test_a_hostile_connection_changes_nothing_of_what_is_applied_in_the_end(seed
                 network.beat()
             case 3 if losing:
                 network.lose_a_suffix()
-            case 4 | 5:
+            case 4:
+                network.sync()
+            case 5:
                 network.answer()
             case 6 | 7:
                 network.fan_out(faulty=True)
@@ -148,5 +176,5 @@ def test_a_hostile_connection_changes_nothing_of_what_is_applied_in_the_end(seed
     for partition, writer in network.writers.items():
         assert network.applied[partition] == sorted(writer.log)
     assert network.core.buffered_bytes == 0
-    if not losing:
+    if not losing or network.durable_only:
         assert check_deliveries(network.deliveries, Ordering.CAUSAL, set(network.writers)) == []
