@@ -35,6 +35,7 @@ from .errors import (
     VersionConflict,
     VersionNotHeld,
 )
+from .eventlog.kafka.settings import KafkaLog
 from .producers.publisher import Publisher
 from .producers.receipt import Receipt
 from .tiers.store import TieredStore
@@ -52,6 +53,7 @@ __all__ = [
     "EventLost",
     "Fenced",
     "InvalidEvent",
+    "KafkaLog",
     "LogTruncated",
     "NotDurable",
     "OutcomeUnknown",

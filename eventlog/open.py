@@ -6,29 +6,38 @@ from pathlib import Path
 
 from ..errors import InvalidEvent
 from ..tiers.sizes import parse_size
+from .kafka.log import DEFAULT_LIMIT as KAFKA_LIMIT
+from .kafka.log import KafkaEventLog
+from .kafka.settings import KafkaLog
 from .local import DEFAULT_LIMIT as LOCAL_LIMIT
 from .local import LocalLog
 from .log import EventLog
 from .memory import DEFAULT_LIMIT as MEMORY_LIMIT
 from .memory import MemoryLog
 
-_FORMS = 'A log is "memory:" or "file:DIR"'
+_FORMS = 'A log is "memory:", "file:DIR" or "kafka://HOST:PORT[,HOST:PORT]"'
 
 
-def open_log(url: str, limit: int | str | None = None) -> EventLog:
-    """The log at `url`, "memory:" or "file:DIR", holding at most `limit`: bytes, or a text such as "4GiB" (None: the default of its kind).
+def open_log(where: str | KafkaLog, limit: int | str | None = None) -> EventLog:
+    """The log at the URL "memory:", "file:DIR" or "kafka://HOST:PORT[,HOST:PORT]", or of the Kafka that the settings name.
 
-    Raises `InvalidEvent` where the URL or the limit cannot be used, `BindFailed` where the folder is held or cannot be made,
-    `CorruptLog` where it holds something else.
+    It holds at most `limit`: bytes, or a text such as "4GiB" (None: the default of its kind). Over Kafka that is counted for
+    the partitions that are open here.
+
+    Raises `InvalidEvent` where the URL, a setting or the limit cannot be used, `BindFailed` where the folder is held or cannot
+    be made, `CorruptLog` where it holds something else, `ConnectFailed` where no Kafka answers.
     """
     nbytes = None if limit is None else _limit_of(limit)
+    if isinstance(where, KafkaLog):
+        return KafkaEventLog(where, KAFKA_LIMIT if nbytes is None else nbytes)
+    url = where
     kind, colon, place = url.partition(":")
     if kind == "memory" and colon and not place:
         return MemoryLog(MEMORY_LIMIT if nbytes is None else nbytes)
     if kind == "file" and place:
         return LocalLog(folder_of(url), LOCAL_LIMIT if nbytes is None else nbytes)
-    if kind == "kafka":
-        raise InvalidEvent(f"this release cannot keep its log in Kafka yet: {url!r}", item=url, remedy=_FORMS)
+    if kind == "kafka" and place.startswith("//"):
+        return open_log(KafkaLog.from_url(url), limit)
     raise InvalidEvent(f"not the URL of a log: {url!r}", item=url, remedy=_FORMS)
 
 

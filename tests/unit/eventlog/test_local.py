@@ -147,7 +147,7 @@ def test_a_url_names_a_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "memory", "memory:x", "file:", "disk:/x", "/tmp/log", "kafka://host:9092", "file://host/log"]
+    "url", ["", "memory", "memory:x", "file:", "disk:/x", "/tmp/log", "kafka:host:9092", "file://host/log"]
 )
 def test_a_url_that_names_no_log_is_refused_and_repeated(url: str) -> None:
     with pytest.raises(InvalidEvent) as caught:

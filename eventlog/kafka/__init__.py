@@ -1,0 +1,1 @@
+"""The event log in Apache Kafka: partition to partition, event to record."""

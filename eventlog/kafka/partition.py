@@ -1,0 +1,432 @@
+"""One partition in Kafka while its owner lives: append, ack, read back, read, cut.
+
+A task in the Kafka thread does what `core.OwnerCore` asks for; all else happens in the caller's thread. `_changed` guards the
+fields and is held for moments only, never over a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterator
+from threading import Condition
+from typing import Any, TypeVar
+
+from ...consistency.position import show
+from ...consistency.vector import PartitionId
+from ...errors import ConnectFailed, CorruptLog, Fenced, LogTruncated, ParamstreamError
+from ...events.codec import Buffer, EventFrame, decode_event, read_prefix
+from ...events.kinds import LOG_ONLY_KINDS, Kind
+from ..counting import Counting
+from ..log import Batch, Recovered
+from ..tally import Tally
+from .asking import ask, refused
+from .core import OwnerCore, Reread, Send, Stood
+from .index import Entry, OffsetIndex
+from .recovery import Found, find
+from .scan import PAGE_BYTES, Place, Scan, base_at
+from .thread import KafkaThread
+from .wire import OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SYNC_WAIT_S = 2.0
+"""`sync` returns after so long at the latest, with how far it has come."""
+
+RETRY_S = 0.2
+"""Between two tries while Kafka is in trouble."""
+
+TOPIC_GONE_S = 3.0
+"""A topic that Kafka has not known for so long was deleted; for a moment a new or moving one is unknown too."""
+
+
+class KafkaPartition:
+    """See `log.PartitionLog`. A frame that is given is kept until it is durable, not copied, and must not change."""
+
+    def __init__(
+        self, place: Place, *, thread: KafkaThread, segment_nbytes: int, tally: Tally, request_timeout_s: float
+    ) -> None:
+        self._place = place
+        self._thread = thread
+        self._segment_nbytes = segment_nbytes
+        self._tally = tally
+        self._patience_s = 3 * request_timeout_s
+        """How long a call that waits for Kafka asks again."""
+        self._changed = Condition()
+        self._core = OwnerCore(place.partition, Counting().point, 0)
+        self._index = OffsetIndex()
+        self._start, self._start_nbytes = 0, 0
+        self._base_nbytes = 0
+        """`OwnerCore.nbytes` behind the last base that was appended."""
+        self._recovered = False
+        self._broken: ParamstreamError | None = None
+        """Why nothing more can be written, once that is so."""
+        self._wake = asyncio.Event()
+        self._is_woken = False
+        self._task: asyncio.Task[None] | None = None
+        self._unknown_since: float | None = None
+
+    @property
+    def partition(self) -> PartitionId:
+        return self._place.partition
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def nbytes(self) -> int:
+        return self._core.nbytes - self._start_nbytes
+
+    @property
+    def wants_base(self) -> bool:
+        return self._core.nbytes - self._base_nbytes >= self._segment_nbytes
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing becomes durable just now, or ever again; empty where all is well."""
+        return self._trouble if self._broken is None else str(self._broken)
+
+    _trouble = ""
+
+    # Opening.
+
+    def recover(self) -> Recovered:
+        assert not self._recovered, "a partition is recovered once, before the first append"
+        found = self._ask(find(self._place))
+        with self._changed:
+            self._recovered = True
+            self._take(found)
+        self._thread.call(self._start_task(), self._patience_s)
+        base = decode_event(found.base) if found.base is not None else None
+        return Recovered(base, map(decode_event, found.records), found.point.epoch, "")
+
+    def _take(self, found: Found) -> None:
+        self._core = OwnerCore(self.partition, found.point, found.end, found.base_offset, found.nbytes)
+        self._index = found.index
+        self._start, self._start_nbytes = found.start, found.start_nbytes
+        last = found.index.last_base
+        self._base_nbytes = found.start_nbytes
+        if last is not None and found.base is not None:
+            self._base_nbytes = last.nbytes + len(found.base)
+        self._tally.add(self.nbytes)
+
+    async def _start_task(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"{self._place.topic}/{self._place.number}")
+
+    def claim(self, frame: Buffer) -> Iterator[EventFrame]:
+        """Raises `ConnectFailed` where Kafka does not answer in time; then the claim may stand, and count."""
+        before = self.nbytes
+        self.append(frame)
+        deadline = time.monotonic() + self._patience_s
+        with self._changed:
+            while self._core.stood < self._core.appended:
+                self._check()
+                if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                    raise ConnectFailed(
+                        f"no claim stands in the Kafka topic {self._place.topic}: {self._trouble or 'no answer in time'}",
+                        partition=self._place.number,
+                    )
+            others, self._core.others = self._core.others, []
+            self._tally.add(self.nbytes - before - len(frame))
+        return map(decode_event, others)
+
+    # Writing.
+
+    def append(self, frame: Buffer) -> None:
+        view = memoryview(frame)
+        with self._changed:
+            self._check()
+            if not self._core.append(view):
+                return
+            if read_prefix(view).kind is Kind.BASE:
+                self._base_nbytes = self._core.nbytes
+            is_woken, self._is_woken = self._is_woken, True
+        self._tally.add(len(view))
+        if not is_woken:
+            self._thread.soon(self._wake.set)
+
+    def sync(self) -> int:
+        deadline = time.monotonic() + SYNC_WAIT_S
+        with self._changed:
+            goal = self._core.appended
+            while True:
+                self._check()
+                left = deadline - time.monotonic()
+                if self._core.stood >= goal or left <= 0:
+                    return self._core.known.reached
+                self._changed.wait(left)
+
+    def _check(self) -> None:
+        assert self._recovered, "recover a partition before the first append"
+        if self._broken is not None:
+            raise self._broken
+
+    # In the Kafka thread.
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                with self._changed:
+                    self._is_woken = False
+                await self._work()
+        except ParamstreamError as error:
+            self._break(error)
+
+    async def _work(self) -> None:
+        """All that there is to do now."""
+        while True:
+            with self._changed:
+                work = self._core.work()
+            try:
+                match work:
+                    case Send():
+                        await self._send(work)
+                    case Reread():
+                        await self._reread(work)
+                    case None:
+                        return
+            except Trouble as trouble:
+                await self._wait_out(trouble)
+            else:
+                self._trouble, self._unknown_since = "", None
+
+    async def _send(self, work: Send) -> None:
+        try:
+            offset = await self._place.wire.produce(self._place.topic, self._place.number, work.records)
+        except TooLarge as error:
+            with self._changed:
+                is_smaller = self._core.too_large()
+            if not is_smaller:
+                raise await self._too_large(work, error) from error
+        except Refused as error:
+            raise refused(self._place, error) from error
+        except Trouble:
+            with self._changed:
+                self._core.unsure()
+            raise
+        else:
+            with self._changed:
+                self._note(self._core.acked(offset))
+
+    async def _reread(self, work: Reread) -> None:
+        """From the last record known to stand to the log's end as it is now."""
+        try:
+            start, end = await self._place.ends()
+            if not start <= work.offset <= end:
+                raise OutOfRange
+            scan = Scan(self._place, work.offset, end)
+            while not scan.is_done:
+                wholes = await scan.page()
+                with self._changed:
+                    for whole in wholes:
+                        stood = self._core.met(whole)
+                        self._note([] if stood is None else [stood])
+            with self._changed:
+                self._core.reread_to(scan.offset)
+        except Refused as error:
+            raise refused(self._place, error) from error
+        except OutOfRange as error:
+            raise CorruptLog(
+                f"the Kafka topic {self._place.topic} no longer holds offset {work.offset}, which it has acknowledged before",
+                partition=self._place.number,
+                remedy="It was made anew, or lost records in an unclean election: restore from a snapshot",
+            ) from error
+
+    def _note(self, stood: list[Stood]) -> None:
+        """The lock is held."""
+        for offset, before, frame in stood:
+            self._index.note(Entry(offset, before, frame.nbytes_before, frame.prefix.kind is Kind.BASE))
+        if stood:
+            self._changed.notify_all()
+
+    async def _wait_out(self, trouble: Trouble) -> None:
+        if not self._trouble:
+            _log.warning(
+                "%s/%d: Kafka is in trouble, and is asked again: %s", *self._place[1:2], self._place.number, trouble
+            )
+        self._trouble = str(trouble)
+        now = time.monotonic()
+        if not isinstance(trouble, TopicUnknown):
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        elif now - self._unknown_since > TOPIC_GONE_S:
+            raise CorruptLog(
+                f"the Kafka topic {self._place.topic} is gone: somebody deleted it",
+                partition=self._place.number,
+                remedy="Delete the topic here too, or restore it from a snapshot",
+            ) from trouble
+        await asyncio.sleep(RETRY_S)
+
+    async def _too_large(self, work: Send, error: TooLarge) -> ParamstreamError:
+        nbytes = sum(len(value) for _, value in work.records)
+        limit = "?"
+        try:
+            described = await self._place.wire.describe(self._place.topic)
+        except (Trouble, Refused) as failure:
+            _log.debug("the topic's limit is not known: %s", failure)
+        else:
+            limit = described.settings.get("max.message.bytes", "?") if described is not None else "?"
+        return CorruptLog(
+            f"Kafka refuses a record of {nbytes} bytes: the topic {self._place.topic} has max.message.bytes={limit}",
+            partition=self._place.number,
+            position=self._core.known.reached,
+            remedy="Set max.message.bytes of the topic to 1048588 or more, and start the broker again",
+        )
+
+    def _break(self, error: ParamstreamError) -> None:
+        with self._changed:
+            self._broken = self._broken or error
+            self._changed.notify_all()
+
+    # Reading.
+
+    def read(self, after: int, max_bytes: int) -> Batch:
+        with self._changed:
+            if after < self._start:
+                raise self._truncated(after)
+            entry, end, known = self._index.find(after), self._core.next_offset, self._core.known.reached
+            pending = [] if after >= self._core.ahead.reached else self._core.pending()
+        frames, nbytes, is_full = list[memoryview](), 0, False
+        if after < known:
+            frames, is_full = self._ask(self._read(entry, end, after, max_bytes))
+            nbytes = sum(map(len, frames))
+        at = after if not frames else read_prefix(frames[-1]).position
+        for each in pending:
+            if is_full or each.prefix.position <= at or each.prefix.kind in LOG_ONLY_KINDS:
+                continue
+            if frames and nbytes + len(each.frame) > max_bytes:
+                break
+            frames.append(each.frame)
+            at, nbytes = each.prefix.position, nbytes + len(each.frame)
+        return Batch(frames, at)
+
+    async def _read(self, entry: Entry | None, end: int, after: int, max_bytes: int) -> tuple[list[memoryview], bool]:
+        """Frames that stand behind position `after`, and whether that is all that is wanted."""
+        try:
+            if entry is None:
+                entry = await self._entry_before(after)
+            scan, counting, nbytes_at = Scan(self._place, entry.offset, end), Counting(entry.point), entry.nbytes
+            frames, nbytes = list[memoryview](), 0
+            while not scan.is_done:
+                for whole in await scan.page(min(PAGE_BYTES, max_bytes + 1024 * 1024)):
+                    before = counting.point
+                    if not counting.takes(whole.prefix, whole.frame):
+                        continue
+                    with self._changed:
+                        self._index.note(Entry(whole.offset, before, nbytes_at, whole.prefix.kind is Kind.BASE))
+                    nbytes_at += len(whole.frame)
+                    if whole.prefix.position <= after or whole.prefix.kind in LOG_ONLY_KINDS:
+                        continue
+                    if frames and nbytes + len(whole.frame) > max_bytes:
+                        return frames, True
+                    frames.append(whole.frame)
+                    nbytes += len(whole.frame)
+        except OutOfRange as error:
+            with self._changed:
+                if after < self._start:
+                    raise self._truncated(after) from error
+            start, end = await self._place.ends()
+            raise LogTruncated(
+                f"the Kafka topic {self._place.topic} holds offsets {start} to {end}: somebody else removed what lay before",
+                partition=self._place.number,
+                position=after,
+            ) from error
+        return frames, False
+
+    async def _entry_before(self, after: int) -> Entry:
+        """Goes back from base to base until one stands at or before `after`; each becomes an entry."""
+        while True:
+            with self._changed:
+                entry, first, end = self._index.find(after), self._index.first, self._core.next_offset
+            if entry is not None:
+                return entry
+            mark = None
+            if first is not None and first.is_base:
+                found = await base_at(self._place, first.offset, end)
+                mark = found[0].mark if found is not None else None
+            start, _ = await self._place.ends()
+            if mark is None or mark.base < start:
+                return await self._first_entry(start, end)
+            earlier = await base_at(self._place, mark.base, end)
+            if earlier is None:
+                return await self._first_entry(start, end)
+            whole, point = earlier
+            with self._changed:
+                self._index.note(Entry(whole.offset, point, whole.mark.nbytes if whole.mark else 0, is_base=True))
+
+    async def _first_entry(self, start: int, end: int) -> Entry:
+        found = await base_at(self._place, start, end)
+        if found is None:
+            return Entry(start, Counting().point, self._start_nbytes)
+        return Entry(start, found[1], self._start_nbytes, is_base=True)
+
+    def _truncated(self, after: int) -> LogTruncated:
+        return LogTruncated(
+            f"the log begins behind {show(self._start)}, and {show(after)} lies before that",
+            partition=self._place.number,
+            position=after,
+        )
+
+    # Cutting.
+
+    def cut(self, before: int) -> int:
+        with self._changed:
+            self._check()
+            base, first = self._index.base_before(before), self._index.first
+        if base is None and first is not None and before > self._start:
+            # What lies before the base that recovery began at is found only now.
+            self._ask(self._entry_before(before - 1))
+            with self._changed:
+                base = self._index.base_before(before)
+        if base is not None and base.point.reached > self._start:
+            self._ask(self._cut(base))
+            with self._changed:
+                self._index.cut(base.offset)
+                self._tally.add(self._start_nbytes - base.nbytes)
+                self._start, self._start_nbytes = base.point.reached, base.nbytes
+        return self._start
+
+    async def _cut(self, base: Entry) -> None:
+        """Only directly before a base that reads back as counting."""
+        found = await base_at(self._place, base.offset, self._core.next_offset)
+        if found is None or found[1] != base.point:
+            raise CorruptLog(
+                f"no base reads back at offset {base.offset} of the Kafka topic {self._place.topic}",
+                partition=self._place.number,
+                position=base.point.reached,
+            )
+        await self._place.wire.delete_records(self._place.topic, self._place.number, base.offset)
+
+    # The end.
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until all that was appended is durable. False where it is not in time.
+
+        Where nothing can be written any more there is nothing to wait for: `sync` has said, or will say, why.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._core.stood < self._core.appended and self._broken is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def release(self) -> None:
+        """Nothing more is taken. What was not durable may become so, or not. A second call changes nothing."""
+        self._break(Fenced("the partition was given up", partition=self._place.number))
+        with self._changed:
+            task, self._task = self._task, None
+        if task is not None:
+            self._thread.soon(task.cancel)
+            self._tally.add(-self.nbytes)
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return ask(self._place, self._thread, work, self._patience_s)
