@@ -11,29 +11,34 @@ import logging
 import os
 import threading
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
 import msgspec
-import zmq
 
 from ..consistency.vector import PartitionId
-from ..errors import ParamstreamError, ParamstreamTimeout
+from ..errors import ParamstreamTimeout
 from ..eventlog.log import EventLog
 from ..eventlog.open import open_log
 from ..transport.messages import Welcome
-from ..transport.sockets import Socket, context, release, router
+from ..transport.sockets import release, router
 from ..transport.waiting import bounded
 from .fetching import FetchServer
-from .loop import HEARTBEAT_S, SYNC_ID, Loop, wake
-from .partitions import META, Partitions
-from .syncing import Syncer
+from .following import MetaReader
+from .loop import HEARTBEAT_S, Loop
+from .partitions import Partitions
+from .posting import Posting
+from .worker import Worker
 
 _log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 32 * 1024 * 1024
 """What a session may have on the wire unanswered: 40 chunks, enough to keep a loopback busy for 10 ms."""
+
+OPENING_THREADS = 8
+"""Over a log that brokers share each opening waits several times for the log, and not for a disk of this machine."""
 
 _numbers = itertools.count()
 
@@ -75,35 +80,33 @@ class Broker:
         self._closing = threading.Event()
         self._closed = False
         self._pid = os.getpid()
-        number = next(_numbers)
-        in_process = f"inproc://paramstream-broker-{os.getpid()}-{number}"
-        self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
-        try:
+        in_process = f"inproc://paramstream-broker-{os.getpid()}-{next(_numbers)}"
+        with ExitStack() as undo:
+            self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
+            undo.callback(self._socket.close, linger=0)
             self._log = open_log(log, log_limit) if isinstance(log, str) else log
-        except BaseException:
-            self._socket.close(linger=0)
-            raise
-        try:
-            self._partitions = Partitions(
-                self._log, f"{os.uname().nodename}:{os.getpid()}", time.time, time.monotonic_ns
+            undo.callback(self._log.close)
+            owner = f"{os.uname().nodename}:{os.getpid()}"
+            self._partitions = Partitions(self._log, owner, time.time, time.monotonic_ns)
+            self._posting = Posting(in_process)
+            undo.callback(self._posting.close)
+            self._worker = Worker(self._posting.post, OPENING_THREADS if self._log.shared else 1)
+            self._reader = MetaReader(self._partitions.opener, self._posting.post) if self._log.shared else None
+            self._fetches = FetchServer(_fetch_bind(self.endpoint), insecure=insecure, partitions=self._partitions)
+            undo.callback(self._fetches.close, 0.0)
+            welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
+            self._loop = Loop(
+                self._socket, self._partitions, self._posting, self._worker, self._reader, welcome, self._closing
             )
-            self._take_over()
-            self._fetches = FetchServer(
-                _fetch_bind(self.endpoint), insecure=insecure, logs=self._partitions.logs, shown=self._partitions.shown
-            )
-        except BaseException:
-            self._socket.close(linger=0)
-            self._log.close()
-            raise
-        self._waker: Socket = context().socket(zmq.DEALER)
-        self._waker.setsockopt(zmq.ROUTING_ID, SYNC_ID)
-        self._waker.connect(in_process)
-        self._syncer = Syncer(lambda heads: wake(self._waker, heads), self._sync_failed)
-        welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
-        self._loop = Loop(self._socket, self._partitions, self._syncer, welcome, self._closing)
+            if not self._log.shared:
+                self._loop.owning.start()
+            undo.pop_all()
         self._thread = threading.Thread(target=self._loop.run, name="paramstream-broker", daemon=True)
-        self._syncer.start()
+        self._worker.start()
+        self._loop.syncer.start()
         self._fetches.start()
+        if self._reader is not None:
+            self._reader.open()
         self._thread.start()
         _log.info("broker %s listens on %s", welcome.broker, self.endpoint)
 
@@ -134,13 +137,20 @@ class Broker:
 
         self._closing.set()
         self._thread.join(left())
-        if self._thread.is_alive() or not self._syncer.close(left()) or not self._fetches.close(left()):
+        ended = (
+            not self._thread.is_alive()
+            and self._loop.syncer.close(left())
+            and self._fetches.close(left())
+            and self._worker.close(left())
+            and (self._reader is None or self._reader.close(left()))
+        )
+        if not ended:
             raise ParamstreamTimeout(
                 f"the broker at {self.endpoint} did not stop within {timeout:g} s",
-                remedy="Look at its disk, and close again",
+                remedy="Look at its log, and close again",
             )
         self._closed = True
-        self._waker.close(linger=0)
+        self._posting.close()
         release(self._socket, self.endpoint)
         self._partitions.close()
         _log.info("the broker on %s is closed", self.endpoint)
@@ -152,23 +162,6 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _take_over(self) -> None:
-        """Open `__meta` and every partition that it knows; drop what the log holds of topics that were deleted."""
-        self._partitions.open_meta()
-        known = {META[0]}
-        for topic in self._partitions.meta.topics():
-            self._partitions.open_topic(topic)
-            known.add(topic.id)
-        for topic_id in {topic_id for topic_id, _ in self._log.partitions()} - known:
-            _log.info("topic %016x is dropped: it was deleted", topic_id)
-            self._log.drop_topic(topic_id)
-
-    def _sync_failed(self, partition: PartitionId, error: ParamstreamError) -> None:
-        owned = self._partitions.owned.get(partition)
-        _log.info("partition %016x/%d stops: %s", *partition, error)
-        if owned is not None:
-            owned.error = error
 
 
 def _fetch_bind(endpoint: str) -> str:

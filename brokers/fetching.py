@@ -6,18 +6,16 @@ It reads what is *shown*: under write_through that ends at the durable head, alt
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 import zmq
 
-from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, ParamstreamError, UnknownTopic
-from ..eventlog.log import PartitionLog
+from ..errors import CorruptLog, ParamstreamError
 from ..events.codec import position_of
 from ..transport.messages import Fetch, Fetched, decode_message, encode_message
 from ..transport.pieces import pieces_of
 from ..transport.sockets import Socket, release, router
 from ..transport.wire import WireError
+from .partitions import Partitions
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024
 """One answer, whatever the client asks for."""
@@ -26,19 +24,11 @@ POLL_MS = 50
 
 
 class FetchServer:
-    """Serves `logs`, a mapping that the broker's loop replaces entries in; `shown` is the last position readers may see."""
+    """Serves what this broker owns, up to the last position that readers may see."""
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        insecure: bool,
-        logs: Mapping[PartitionId, PartitionLog],
-        shown: Mapping[PartitionId, int],
-    ) -> None:
+    def __init__(self, address: str, *, insecure: bool, partitions: Partitions) -> None:
         self._socket, self.address = router(address, insecure=insecure)
-        self._logs = logs
-        self._shown = shown
+        self._partitions = partitions
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paramstream-fetches", daemon=True)
         self.garbled_frames = 0
@@ -49,6 +39,9 @@ class FetchServer:
     def close(self, timeout: float) -> bool:
         """End the thread and give its address back. False where a read took longer than `timeout` s."""
         self._closing.set()
+        if self._thread.ident is None:
+            release(self._socket, self.address)
+            return True
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -81,11 +74,11 @@ class FetchServer:
 
     def _read(self, fetch: Fetch) -> tuple[Fetched, list[memoryview]]:
         partition = (fetch.topic, fetch.partition)
-        log, shown = self._logs.get(partition), self._shown.get(partition, 0)
+        log, shown = self._partitions.logs.get(partition), self._partitions.shown.get(partition, 0)
         frames: list[memoryview] = []
         error: ParamstreamError | None = None
         if log is None:
-            error = UnknownTopic(f"this broker has no partition {fetch.partition} of topic {fetch.topic:016x}")
+            error = self._partitions.absent(partition)
         else:
             try:
                 batch = log.read(fetch.after, min(fetch.max_bytes, MAX_FETCH_BYTES))

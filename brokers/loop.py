@@ -1,16 +1,15 @@
 """The broker's loop: one thread, one ROUTER, and the cores between them.
 
 It drains what has come, lets the cores decide, does what they say (append, answer, fan out), and at the end of each batch
-sends the acks together and hands what was appended to the sync thread. That thread wakes the loop through the same ROUTER
-over an inproc address, so that there is one socket to wait on.
+sends the acks together and hands what was appended to the sync thread. Other threads come in by `posting.py`.
 """
 
 from __future__ import annotations
 
-import itertools
+import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import zmq
@@ -32,6 +31,7 @@ from ..transport.messages import (
     Goodbye,
     Heartbeat,
     Hello,
+    Moved,
     Refused,
     Report,
     Request,
@@ -45,14 +45,25 @@ from ..transport.messages import (
 from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
 from ..transport.wire import Message, WireError
 from .calls import Calls
+from .clients import Clients, fenced
 from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send
+from .following import MetaReader
 from .holding import Holding
 from .overview import describe_broker
-from .partitions import META, Owned, Partitions
-from .peers import MAX_PEERS, Peer, client_of
+from .owned import META, Owned
+from .owning import Owning
+from .partitions import Partitions
+from .peers import Peer, client_of
+from .pending import Pending, Reply
+from .posting import POST_ID, Posting
+from .reports import Reports
 from .retention import LogUse
 from .syncing import Syncer
+from .topics import Topics
+from .worker import Worker
+
+_log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.5
 IDLE_S = 0.05
@@ -62,8 +73,6 @@ MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
 BATCH_MESSAGES = 256
-MAX_OUTBOX, MAX_OUTBOX_BYTES = 10_000, 16 * 1024 * 1024
-"""Control frames kept for a peer whose pipe is full, beyond the pipe's own high-water mark: that many, and so many bytes beside one."""
 
 TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
 """How often what nobody needs leaves the log: seldom, and often while it is more than half full, so that a fast publisher of
@@ -72,8 +81,6 @@ versions is not refused for those that are old already."""
 SLACK = 2
 """A session counts its window by what it takes its frames to be: so many times that may wait of it, and no more."""
 
-SYNC_ID = b"sync"
-_SYNC_TYPE = list[tuple[PartitionId, int]]
 _REFUSED_UNDECODED = "an undecodable frame was refused"
 
 
@@ -81,20 +88,33 @@ class Loop:
     """Everything that the broker's one thread does. `run` returns when `closing` is set."""
 
     def __init__(
-        self, socket: Socket, partitions: Partitions, syncer: Syncer, welcome: Welcome, closing: threading.Event
+        self,
+        socket: Socket,
+        partitions: Partitions,
+        posting: Posting,
+        worker: Worker,
+        reader: MetaReader | None,
+        welcome: Welcome,
+        closing: threading.Event,
     ) -> None:
         self._socket = socket
         self._partitions = partitions
-        self._syncer = syncer
+        self._posting = posting
         self._welcome = welcome
         self._closing = closing
-        self._peers: dict[bytes, Peer] = {}
-        self._serials = itertools.count(1)
-        self._calls = Calls(partitions, self._write, time.monotonic_ns, self._drop_followers, self._overview)
+        self._clients = Clients(socket, partitions)
+        self.syncer = Syncer(self._post_synced, self._post_stopped)
+        self.holding = Holding(self._log_is_behind)
+        self._pending = Pending(partitions.owned)
+        self.owning = Owning(partitions, worker, reader, self.holding, self)
+        topics = Topics(partitions, self.owning, worker, self._pending, self.write)
+        self._reports = Reports()
+        self._calls = Calls(
+            partitions, self.owning, topics, self._pending, self._reports, self.write, time.monotonic_ns, self._overview
+        )
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
         self._appended: dict[PartitionId, PartitionLog] = {}
         self._appended_bytes = 0
-        self.holding = Holding(self._log_is_behind)
         self._full_segments: set[PartitionId] = set()
         """Closed until all of their segment is synced: then a base begins the next one."""
         self._moved: set[PartitionId] = set()
@@ -110,7 +130,7 @@ class Loop:
             wake = min(self._next_heartbeat, now + IDLE_S)
             if self._moved:
                 wake = min(wake, self._next_moved)
-            if self._blocked or any(peer.outbox for peer in self._peers.values()):
+            if self._blocked or self._clients.have_outboxes:
                 wake = min(wake, now + MOVED_S)
             if self.holding.is_ready:
                 wake = now
@@ -120,8 +140,11 @@ class Loop:
                 self._sequence(peer, frame)
             self._end_batch()
             self._beat(time.monotonic())
-        for peer in list(self._peers.values()):
-            self._send(peer, Goodbye())
+        if self._partitions.log.shared:
+            self.owning.leave()
+            self._end_batch()
+        for peer in self._clients:
+            self._clients.send(peer, Goodbye())
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 
@@ -134,8 +157,8 @@ class Loop:
             self._received(routing_id.bytes, [part.buffer for part in parts])
 
     def _received(self, routing_id: bytes, parts: list[memoryview]) -> None:
-        if routing_id == SYNC_ID:
-            self._synced(msgspec.msgpack.decode(parts[0], type=_SYNC_TYPE))
+        if routing_id == POST_ID:
+            self._posting.run()
             return
         frame, client = parts[0], client_of(routing_id)
         try:
@@ -149,7 +172,7 @@ class Loop:
             self._refuse_garbled(client, error)
 
     def _event(self, client: bytes, data: memoryview) -> None:
-        peer = self._peers.get(client)
+        peer = self._clients.get(client)
         if len(data) > MAX_EVENT_BYTES:
             raise CorruptLog(f"a frame of {len(data)} bytes is over the limit of {MAX_EVENT_BYTES}")
         # A small message shares its memory with its neighbours on the wire; what is kept must not keep those.
@@ -162,16 +185,16 @@ class Loop:
             self.holding.keep(peer, frame)
         else:
             # It keeps to no window, and nothing more is kept of it: its silence tells it to connect again.
-            self._forget(peer)
+            self._clients.forget(peer)
 
     def _sequence(self, peer: Peer, frame: EventFrame) -> None:
-        if self._peers.get(peer.id) is not peer:
+        if not self._clients.has(peer):
             # It was held, and its connection is gone: if its session lives, it has joined over a new one and asks what stands.
             return
         owned = self._partitions.owned.get(frame.partition_id)
         error: ParamstreamError | None = None
         if owned is None or frame.partition_id == META:
-            error = UnknownTopic(f"this broker has no partition {frame.partition} of topic {frame.topic:016x}")
+            error = self._partitions.absent(frame.partition_id)
         elif owned.error is not None:
             error = owned.error
         else:
@@ -181,7 +204,7 @@ class Loop:
                 error = beyond
         if owned is None or error is not None:
             assert error is not None
-            self._send(peer, _refusal(frame, error))
+            self._clients.send(peer, _refusal(frame, error))
             return
         room = self._has_room(frame.nbytes)
         now_ns = time.monotonic_ns()
@@ -194,7 +217,7 @@ class Loop:
         if isinstance(message, Hello):
             self._hello(client, message)
             return
-        peer = self._peers.get(client)
+        peer = self._clients.get(client)
         if peer is None:
             return
         match message:
@@ -207,95 +230,60 @@ class Loop:
                 if owned is not None:
                     self._send_all(owned, owned.fanout.credit(peer.address, message.consumed_bytes))
             case Unfollow():
-                self._unfollow(peer, (message.topic, message.partition))
+                self._clients.unfollow(peer, (message.topic, message.partition))
             case Report():
-                self._calls.reported(message)
+                self._reports.take(message)
             case Goodbye():
-                self._forget(peer)
+                self._clients.forget(peer)
             case _:
                 raise CorruptLog(f"a {type(message).__name__} is not for this socket of a broker")
 
     def _refuse_garbled(self, client: bytes, error: CorruptLog) -> None:
         self.garbled_frames += 1
-        peer = self._peers.get(client)
+        peer = self._clients.get(client)
         if peer is not None:
             refusal = InvalidEvent(f"{_REFUSED_UNDECODED}: {error.problem}")
-            self._send(peer, Refused(0, 0, 0, 0, 0, WireError.of(refusal)))
+            self._clients.send(peer, Refused(0, 0, 0, 0, 0, WireError.of(refusal)))
 
     # --- peers --------------------------------------------------------------------------------------------------------------
 
     def _hello(self, client: bytes, hello: Hello) -> None:
-        if hello.format != FORMAT or len(self._peers) >= MAX_PEERS:
+        if hello.format != FORMAT or self._clients.are_full:
             self.garbled_frames += 1
             return
-        peer = Peer(client, next(self._serials), hello.name, hello.incarnation)
-        self._peers[client] = peer
-        if hello.name:
-            for other in list(self._peers.values()):
-                if other.name == hello.name and other.incarnation < hello.incarnation:
-                    self._fence(other)
-        self._send(peer, self._welcome)
+        self._clients.keep_waiting(client, hello)
+        self.owning.when_settled(self._greet)
 
-    def _fence(self, peer: Peer) -> None:
-        error = WireError.of(self._fenced(peer))
-        for partition in list(peer.follows):
-            self._unfollow(peer, partition)
-            self._send(peer, Demoted(*partition, 0, 0, error))
+    def _greet(self) -> None:
+        """All partitions of this generation are open: whoever waits for that is welcome."""
+        ownership = self._partitions.ownership
+        welcome = msgspec.structs.replace(self._welcome, generation=ownership.generation, owners=ownership.owners)
+        for client, hello in self._clients.waiting():
+            self._clients.welcome(client, hello, welcome)
 
-    def _fenced(self, peer: Peer) -> Fenced:
-        return Fenced(
-            f"replica {peer.name!r} of incarnation {peer.incarnation} is not the newest",
-            remedy="A replica name has one live owner; close the other one or choose another name",
-        )
-
-    def _forget(self, peer: Peer) -> None:
-        self._peers.pop(peer.id, None)
-        for partition in list(peer.follows):
-            self._unfollow(peer, partition)
-
-    def _send(self, peer: Peer, message: Message) -> None:
-        """Send a control frame, or keep it until the peer's pipe takes it: none is ever skipped, and their order stays."""
-        data = encode_message(message)
-        if peer.outbox or not self._sent(peer, data):
-            peer.outbox.append(data)
-            peer.outbox_bytes += len(data)
-            if len(peer.outbox) > MAX_OUTBOX or peer.outbox_bytes - len(data) > MAX_OUTBOX_BYTES:
-                # It takes nothing, and nothing more is kept for it: its silence tells it to connect again.
-                self._forget(peer)
-
-    def _sent(self, peer: Peer, data: Buffer) -> bool:
-        """False where the peer takes nothing at the moment; one that is gone is forgotten."""
-        try:
-            self._socket.send_multipart([peer.address, data], zmq.NOBLOCK, copy=len(data) < COPY_THRESHOLD_BYTES)
-        except zmq.ZMQError as error:
-            if error.errno == zmq.EAGAIN:
-                return False
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._forget(peer)
-        return True
-
-    def _empty_outboxes(self) -> None:
-        for peer in [peer for peer in self._peers.values() if peer.outbox]:
-            while peer.outbox and self._sent(peer, peer.outbox[0]):
-                peer.outbox_bytes -= len(peer.outbox.popleft())
+    def send_away(self) -> None:
+        """All clients connect anew: what this broker owns, or others do, has changed."""
+        self._flush_acks()
+        for peer in self._clients:
+            self._clients.send(peer, Moved())
+            self._clients.forget(peer)
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
     def _request(self, peer: Peer, request: Request) -> None:
-        def answer(result: object) -> None:
-            self._send(peer, Response(request.id, encode_result(result)))
+        def send(result: object, error: ParamstreamError | None = None) -> None:
+            # Whoever connected anew awaits nothing of before; and what it was promised may have gone over to another broker.
+            if self._clients.has(peer):
+                wire = None if error is None else WireError.of(error)
+                self._clients.send(peer, Response(request.id, encode_result(result), wire))
 
-        try:
-            self._calls.answer(peer, request.call, answer)
-        except ParamstreamError as error:
-            self._send(peer, Response(request.id, encode_result(None), WireError.of(error)))
+        self._calls.take(peer, request.call, Reply(send, lambda error: send(None, error)))
 
     def _overview(self) -> BrokerRecord:
-        reports, now_ns = self._calls.reports(), time.monotonic_ns()
-        return describe_broker(self._welcome.broker, self._partitions, self._peers.values(), reports, now_ns)
+        reports, now_ns = self._reports.newest(), time.monotonic_ns()
+        return describe_broker(self._welcome.broker, self._partitions, self._clients, reports, now_ns)
 
-    def _write(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer]) -> int:
+    def write(self, partition: PartitionId, payload: Payload, bulk: Sequence[Buffer]) -> int:
         owned = self._partitions.owned[partition]
         self._perform(owned, owned.core.write(payload, bulk, time.monotonic_ns()))
         return owned.core.sequenced
@@ -305,32 +293,29 @@ class Loop:
     def _follow(self, peer: Peer, follow: Follow) -> None:
         partition = (follow.topic, follow.partition)
         owned = self._partitions.owned.get(partition)
-        error: ParamstreamError | None = owned.error if owned is not None else UnknownTopic(f"no partition {partition}")
+        error: ParamstreamError | None = owned.error if owned is not None else self._partitions.absent(partition)
         # A broker that came back without its log has not heard of the name yet: nobody newer has it.
         if peer.name and peer.incarnation < self._calls.meta.replica_incarnation(peer.name):
-            error = self._fenced(peer)
+            error = fenced(peer)
         if owned is None or error is not None:
             assert error is not None
-            self._send(peer, Demoted(*partition, follow.after, 0, WireError.of(error)))
+            self._clients.send(peer, Demoted(*partition, follow.after, 0, WireError.of(error)))
             return
         peer.follows.add(partition)
         heads = owned.heads(time.monotonic_ns())
         self._send_all(owned, owned.fanout.follow(peer.address, follow, heads, owned.core.ends))
 
-    def _unfollow(self, peer: Peer, partition: PartitionId) -> None:
-        peer.follows.discard(partition)
-        owned = self._partitions.owned.get(partition)
-        if owned is not None:
-            owned.fanout.unfollow(peer.address)
-
-    def _drop_followers(self, partition: PartitionId) -> None:
+    def drop_followers(self, partition: PartitionId) -> None:
         """The partition's topic was deleted: whoever follows it, or may have events in it, is told, behind its answers."""
         self._flush_acks()
-        for peer in self._peers.values():
+        for peer in self._clients:
             if partition in peer.follows or peer.joined:
                 gone = UnknownTopic("the topic was deleted", remedy="Create it again, or follow another one")
-                self._send(peer, Demoted(*partition, 0, 0, WireError.of(gone)))
+                self._clients.send(peer, Demoted(*partition, 0, 0, WireError.of(gone)))
                 peer.follows.discard(partition)
+
+    def when_durable(self, needs: dict[PartitionId, int], then: Callable[[], None]) -> None:
+        self._pending.when(needs, then)
 
     # --- what the cores decided -------------------------------------------------------------------------------------------------
 
@@ -349,14 +334,14 @@ class Loop:
                     self._acks.setdefault(key, []).extend(ack.answers)
                 case Answer():
                     self._flush_acks()
-                    self._send_to(effect.peer, effect.message)
+                    self._clients.send_to(effect.peer, effect.message)
 
     def _append(self, owned: Owned, effect: Append) -> bool:
         """False where the log takes nothing more: the partition's events are refused with the reason from here on."""
         try:
             owned.append(effect)
         except ParamstreamError as error:
-            owned.error = error
+            self._stops(owned, error)
             return False
         self._appended[owned.core.partition] = owned.log
         if not self._in_memory(owned.log):
@@ -366,21 +351,16 @@ class Loop:
     def _log_is_behind(self, partition: PartitionId) -> bool:
         owned = self._partitions.owned.get(partition)
         lasts = owned is not None and not self._in_memory(owned.log)
-        return lasts and self._syncer.is_behind(self._appended_bytes)
-
-    def _send_to(self, address: bytes, message: Message) -> None:
-        peer = self._peers.get(client_of(address))
-        if peer is not None:
-            self._send(peer, message)
+        return lasts and self.syncer.is_behind(self._appended_bytes)
 
     def _send_all(self, owned: Owned, sends: Iterable[Send]) -> None:
         for send in sends:
-            peer = self._peers.get(client_of(send.peer))
+            peer = self._clients.get(client_of(send.peer))
             if peer is None:
                 continue
             if isinstance(send.content, Message):
-                self._send(peer, send.content)
-            elif peer.outbox or not self._sent(peer, send.content):
+                self._clients.send(peer, send.content)
+            elif peer.outbox or not self._clients.sent(peer, send.content):
                 owned.fanout.blocked(send.peer, send.position)
                 if owned not in self._blocked:
                     self._blocked.append(owned)
@@ -388,7 +368,7 @@ class Loop:
     def _flush_acks(self) -> None:
         acks, self._acks = self._acks, {}
         for (address, topic, partition, incarnation), answers in acks.items():
-            self._send_to(address, Ack(topic, partition, incarnation, tuple(answers)))
+            self._clients.send_to(address, Ack(topic, partition, incarnation, tuple(answers)))
 
     def _end_batch(self, *, pressed: bool = False) -> None:
         """`pressed`: what is due is done now, whatever time the disk takes."""
@@ -406,7 +386,7 @@ class Loop:
             self._synced([(log.partition, log.sync()) for log in in_memory])
         on_disk = [log for log in appended.values() if not self._in_memory(log)]
         if on_disk:
-            self._syncer.appended(on_disk, nbytes)
+            self.syncer.appended(on_disk, nbytes)
 
     def _close_segments(self, pressed: bool) -> None:
         """A base closes a full segment, and that syncs what is left of it: so events wait until nothing is, and the loop does not."""
@@ -428,13 +408,13 @@ class Loop:
         try:
             owned.append_base_if_due()
         except ParamstreamError as error:
-            owned.error = error
+            self._stops(owned, error)
         else:
             self._appended[owned.core.partition] = owned.log
 
     def _in_memory(self, log: PartitionLog) -> bool:
         owned = self._partitions.owned.get(log.partition)
-        return self._partitions.durable_on_append or (owned is not None and owned.log is not owned.durable)
+        return self._partitions.durable_on_append or (owned is not None and not owned.lasts)
 
     def _synced(self, heads: list[tuple[PartitionId, int]]) -> None:
         now_ns = time.monotonic_ns()
@@ -445,7 +425,31 @@ class Loop:
                 self._perform(owned, owned.core.synced(position))
                 self._moved.add(partition)
         self._flush_acks()
-        self._calls.durable_moved()
+        self._pending.durable_moved()
+
+    def _post_synced(self, heads: list[tuple[PartitionId, int]]) -> None:
+        """In the sync thread."""
+        self._posting.post(lambda: self._synced(heads))
+
+    def _post_stopped(self, log: PartitionLog, error: ParamstreamError) -> None:
+        """In the sync thread."""
+
+        def stopped() -> None:
+            owned = self._partitions.owned.get(log.partition)
+            if owned is not None and owned.log is log:
+                self._stops(owned, error)
+
+        self._posting.post(stopped)
+
+    def _stops(self, owned: Owned, error: ParamstreamError) -> None:
+        """The partition's log takes nothing more. Its clients hear why; if another broker owns it, they look again."""
+        if owned.error is not None:
+            return
+        owned.error = error
+        _log.info("partition %016x/%d stops: %s", *owned.core.partition, error)
+        if isinstance(error, Fenced):
+            # Not amidst what is being done with it.
+            self._posting.post(lambda: self.owning.stopped(owned, error))
 
     # --- heartbeats and retention -----------------------------------------------------------------------------------------------
 
@@ -458,7 +462,8 @@ class Loop:
             moved, self._moved = self._moved, set()
             self._next_moved = now + MOVED_S
             self._heartbeat(moved)
-        self._empty_outboxes()
+        self._clients.empty_outboxes()
+        self.owning.tick(now)
         for owned in self._blocked:
             self._send_all(owned, owned.fanout.retry())
         self._blocked = [owned for owned in self._blocked if owned.fanout.has_blocked]
@@ -472,7 +477,7 @@ class Loop:
             for p in partitions
             if p != META and p in self._partitions.owned
         }
-        for peer in list(self._peers.values()):
+        for peer in self._clients:
             told = tuple(
                 msgspec.structs.replace(head, sent=self._partitions.owned[p].fanout.sent(peer.address))
                 if p in peer.follows
@@ -482,7 +487,7 @@ class Loop:
             )
             due = told or len(partitions) == len(self._partitions.owned)
             if due and not peer.outbox:
-                self._sent(peer, encode_message(Heartbeat(told)))
+                self._clients.sent(peer, encode_message(Heartbeat(told)))
 
     def _use(self) -> LogUse:
         return LogUse(self._partitions.nbytes, self._partitions.limit)
@@ -498,23 +503,18 @@ class Loop:
 
     def _trim(self, now: float) -> None:
         self._next_trim, self._next_pressed_trim = now + TRIM_S, now + PRESSED_TRIM_S
-        self._calls.forget_reports()
+        self._reports.forget_old()
         self._calls.forget_names(
-            (name for peer in self._peers.values() for name in peer.joined.values()),
-            (peer.name for peer in self._peers.values()),
+            (name for peer in self._clients for name in peer.joined.values()),
+            (peer.name for peer in self._clients),
         )
         use = LogUse(self._partitions.nbytes, self._partitions.limit)
         for partition, owned in self._partitions.owned.items():
             if owned.error is not None:
                 continue
-            floor = owned.core.trim_floor(self._calls.leases(partition), use, time.monotonic_ns())
+            floor = owned.core.trim_floor(self._reports.leases(partition), use, time.monotonic_ns())
             if floor > owned.log.start:
                 owned.core.trimmed(owned.log.cut(floor))
-
-
-def wake(socket: Socket, heads: list[tuple[PartitionId, int]]) -> None:
-    """Sent by the sync thread on its inproc DEALER: these partitions are durable up to there."""
-    socket.send(msgspec.msgpack.encode(heads))
 
 
 def _refusal(frame: EventFrame, error: ParamstreamError) -> Refused:

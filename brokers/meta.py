@@ -6,6 +6,7 @@
     table/TOPIC ID/TABLE  a Table, as it was last created or altered
     producer/NAME         the newest incarnation of a producer name
     replica/NAME          of a replica name
+    snapshot/TOPIC ID/KEEPER  the AnnouncedSnapshots of a topic that a keeper holds, oldest first
     counter/incarnation   the last incarnation given, over all names
 
 A call becomes an `Entry` to write, which takes effect as it is written, and an answer to give once it is durable. Where
@@ -14,6 +15,7 @@ nothing is to be written the answer may still rest on an entry that is not durab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,7 +26,7 @@ from ..errors import InvalidEvent, TopicExists, UnknownTopic
 from ..events.kinds import Delete, Put, PutItem, Table
 from ..events.limits import check_name
 from ..events.validate import check_table
-from ..transport.calls import CreateTable, CreateTopic, TopicRecord
+from ..transport.calls import AnnouncedSnapshot, AnnounceSnapshots, CreateTable, CreateTopic, TopicRecord
 
 MAX_PARTITIONS = 1024
 """State partitions of a topic: each costs a log of its own."""
@@ -33,6 +35,9 @@ MAX_RETAINED_VERSIONS = 1 << 20
 
 RESERVED_PREFIX = "__"
 """Names of topics that begin so are the broker's own."""
+
+PLACE = re.compile(r"[^/\0]{1,250}-[0-9a-f]{16}/snapshot-[0-9]{8,20}")
+"""Where a snapshot lies in its keeper's folder: never outside of it."""
 
 _COUNTER = b"counter/incarnation"
 _Value = TypeVar("_Value")
@@ -82,6 +87,16 @@ class MetaState:
     def replica_incarnation(self, name: str) -> int:
         return self._number(_name_key("replica", name))
 
+    def snapshots(self, topic_id: int, keeper: str) -> list[AnnouncedSnapshot]:
+        """What a keeper holds of a topic, oldest first. Any thread, as long as nothing but this one key is looked up."""
+        found = self._entries.get(_snapshot_key(topic_id, keeper))
+        return [] if found is None else msgspec.msgpack.decode(found, type=list[AnnouncedSnapshot])
+
+    def keepers(self, topic_id: int) -> list[str]:
+        """The keepers that have announced snapshots of a topic."""
+        prefix = f"snapshot/{topic_id:016x}/"
+        return [key.decode().removeprefix(prefix) for key in self._keys(prefix)]
+
     # --- calls: what to write, and what to answer once it is durable ---
 
     def create_topic(self, call: CreateTopic, topic_id: int) -> tuple[Entry | None, TopicRecord]:
@@ -108,7 +123,8 @@ class MetaState:
     def delete_topic(self, name: str) -> tuple[Entry, TopicRecord]:
         """Forgets the topic and its tables. Raises `UnknownTopic`."""
         record = self.topic(name)
-        keys = (_topic_key(name), *self._keys(f"table/{record.id:016x}/"))
+        of_topic = (f"table/{record.id:016x}/", f"snapshot/{record.id:016x}/")
+        keys = (_topic_key(name), *(key for prefix in of_topic for key in self._keys(prefix)))
         return Entry(Delete(keys=keys)), record
 
     def create_table(self, call: CreateTable) -> Entry | None:
@@ -134,6 +150,16 @@ class MetaState:
                 remedy="Use it as it is with exist_ok=True and the same settings, or alter it",
             )
         return _put({key: table}) if existing != table else None
+
+    def announce(self, call: AnnounceSnapshots) -> Entry:
+        """Raises `UnknownTopic`, or `InvalidEvent` for what is no snapshot of the topic."""
+        topic = self.topic_by_id(call.topic)
+        if topic is None:
+            raise UnknownTopic(f"no topic with the id {call.topic:016x}", remedy="It was deleted")
+        check_name("keeper", call.keeper)
+        for snapshot in call.snapshots:
+            _check_snapshot(snapshot, topic)
+        return _put({_snapshot_key(call.topic, call.keeper): call.snapshots})
 
     def open_producer(self, name: str) -> tuple[Entry, int]:
         """The next incarnation, for a session of the producer name. Raises `InvalidEvent` for an impossible name."""
@@ -180,6 +206,18 @@ def _topic_key(name: str) -> bytes:
 
 def _name_key(kind: str, name: str) -> bytes:
     return f"{kind}/{name}".encode()
+
+
+def _snapshot_key(topic_id: int, keeper: str) -> bytes:
+    return f"snapshot/{topic_id:016x}/{keeper}".encode()
+
+
+def _check_snapshot(snapshot: AnnouncedSnapshot, topic: TopicRecord) -> None:
+    spans = snapshot.partitions
+    if not PLACE.fullmatch(snapshot.place) or f"-{topic.id:016x}/" not in snapshot.place:
+        raise InvalidEvent(f"{snapshot.place!r} is no place of a snapshot", topic=topic.name)
+    if any(not 0 <= number < topic.partitions or not 0 <= floor <= ceiling for number, floor, ceiling in spans):
+        raise InvalidEvent("a snapshot names partitions or positions that cannot be", topic=topic.name)
 
 
 def _settings(topic: TopicRecord) -> str:

@@ -9,7 +9,8 @@ from ..consistency.vector import PartitionId
 from ..events.codec import decode_vector
 from ..transport.calls import BrokerRecord, FollowerRecord, PartitionLoad, ProducerRecord, ReplicaRecord
 from ..transport.messages import Report
-from .partitions import META, Owned, Partitions
+from .owned import META, Owned
+from .partitions import Partitions
 from .peers import Peer
 
 OwnedById = Mapping[PartitionId, Owned]

@@ -283,13 +283,13 @@ class PartitionCore:
         assert self.settings.role == "meta"
         return MetaState(self.state.entries, self.epoch)
 
-    def trim_floor(self, leases: Iterable[Lease], use: LogUse, monotonic_ns: int) -> int:
+    def trim_floor(self, leases: Iterable[Lease], use: LogUse, monotonic_ns: int, copied: int = 0) -> int:
         """The log may be cut below this position (`PartitionLog.cut`), and `trimmed` told what was."""
         opened_s_ago = (monotonic_ns - self._opened_ns) / 1e9
         retained = self.settings.retain_versions
         state = self.state
         return lowest_needed(
-            self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago
+            self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago, copied
         )
 
     def prepare_commit(self, call: PrepareCommit) -> PreparedCommit:

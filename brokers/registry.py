@@ -7,7 +7,7 @@ from ..eventlog.reading import LogReader
 from ..events.kinds import Kind
 from ..transport.calls import TopicRecord, VersionRecord
 from .meta import MetaState
-from .partitions import META
+from .owned import META
 from .state import PartitionState
 
 

@@ -1,6 +1,6 @@
 """What of a partition's log must stay: the versions that are retained, what is still being published, and leases.
 
-Rows and KV keep all until snapshots hold their state. A lease is what a replica's report says that it still needs; it lasts
+Rows and KV keep all until announced snapshots of this broker's keeper hold their state. A lease is what a replica's report says that it still needs; it lasts
 for 60 s after the report.
 """
 
@@ -39,7 +39,8 @@ class Lease:
 
     `commits`: the positions of the commits that it serves and fetches. Those versions are held as long as the lease lasts and
     the log is not nearly full: a log is cut at its front only, so that one replica which stands still would stop all publishers.
-    What lies after `position`, where every later version is wanted, is held only while the log is under half of its limit.
+    What lies after `position`, where every later version is wanted, is held only while the log is under half of its limit; of rows
+    and KV while it is not nearly full.
     """
 
     name: str
@@ -50,11 +51,16 @@ class Lease:
 
 def lowest_needed(
     role: Role, dense: DenseState, head: int, durable: int, retained: int, leases: Iterable[Lease],
-    use: LogUse, opened_s_ago: float,
+    use: LogUse, opened_s_ago: float, copied: int = 0,
 ) -> int:  # fmt: skip
-    """The lowest position that must stay: the log may be cut below it. 0 where all must stay."""
-    if role == "state" or (opened_s_ago < LEASE_S and not use.is_half_full):
+    """The lowest position that must stay: the log may be cut below it. 0 where all must stay.
+
+    `copied`: up to there, snapshots hold the state of rows and KV.
+    """
+    if opened_s_ago < LEASE_S and not use.is_half_full:
         return 0
+    if role == "state":
+        return _needed_of_state(head, leases, use, copied)
     if role == "meta":
         return head
     needed = [head]
@@ -72,4 +78,14 @@ def lowest_needed(
             needed += [firsts[commit] for commit in lease.commits if commit in firsts]
         if lease.position is not None and not use.is_half_full:
             needed.append(lease.position + 1)
+    return min(needed)
+
+
+def _needed_of_state(head: int, leases: Iterable[Lease], use: LogUse, copied: int) -> int:
+    if not copied:
+        return 0
+    needed = [head, copied + 1]
+    if not use.is_nearly_full:
+        # Past that a replica begins again with the snapshot: one that stands still must not stop all publishers.
+        needed += [lease.position + 1 for lease in leases if lease.position is not None and lease.age_s < LEASE_S]
     return min(needed)

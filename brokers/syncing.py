@@ -15,7 +15,7 @@ from ..errors import ParamstreamError
 from ..eventlog.log import PartitionLog
 
 Synced = Callable[[list[tuple[PartitionId, int]]], None]
-Failed = Callable[[PartitionId, ParamstreamError], None]
+Failed = Callable[[PartitionLog, ParamstreamError], None]
 
 MAX_UNSYNCED_BYTES = 128 * 1024 * 1024
 """Appended and not yet synced, of all partitions: what a power failure takes at most, but for the event that reaches it."""
@@ -85,7 +85,7 @@ class Syncer:
                 try:
                     heads.append((partition, log.sync()))
                 except ParamstreamError as error:
-                    self._failed(partition, error)
+                    self._failed(log, error)
             with self._changed:
                 self._unsynced_bytes -= nbytes
                 self._syncing_since = None

@@ -196,9 +196,20 @@ class MemoryLog:
     def open(self, partition: PartitionId) -> MemoryPartition:
         return self._partitions.setdefault(partition, MemoryPartition(partition, self._segment_nbytes, self._tally))
 
+    def anew(self, partition: PartitionId) -> MemoryPartition:
+        """The partition, empty: what it held is freed."""
+        self.drop(partition)
+        return self.open(partition)
+
+    def drop(self, partition: PartitionId) -> None:
+        """Free what it holds; nothing where there is none."""
+        dropped = self._partitions.pop(partition, None)
+        if dropped is not None:
+            dropped.free()
+
     def drop_topic(self, topic: int) -> None:
-        for partition in [each for each in self._partitions if each[0] == topic]:
-            self._partitions.pop(partition).free()
+        for partition in [each for each in list(self._partitions) if each[0] == topic]:
+            self.drop(partition)
 
     def close(self) -> None:
         """Nothing is to be given back: what it holds goes with the last reference."""

@@ -7,8 +7,8 @@ import time
 import pytest
 
 import paramstream as ps
-from paramstream.brokers import calls
-from paramstream.brokers.partitions import META
+from paramstream.brokers import calls, reports
+from paramstream.brokers.owned import META
 from reference.waiting import eventually
 
 
@@ -39,6 +39,7 @@ def test_a_replica_name_that_nobody_reports_under_is_forgotten_and_can_be_had_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(calls, "REMEMBER_S", 0.0)
+    monkeypatch.setattr(reports, "REMEMBER_S", 0.0)
     with ps.Broker() as broker, ps.connect(broker.endpoint) as client:
         client.create_topic("t")
         meta = broker._partitions.owned[META].core  # pyright: ignore[reportPrivateUsage]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from paramstream.brokers.calls import Calls
+from paramstream.brokers.reports import Reports
 from paramstream.transport.messages import Report
 
 TOPIC = 7
 
 
 def commits_held(report: Report) -> tuple[int, ...]:
-    nothing = cast(Any, None)
-    calls = Calls(nothing, nothing, nothing, nothing, nothing)
-    calls.reported(report)
-    (lease,) = calls.leases((TOPIC, 1))
+    reports = Reports()
+    reports.take(report)
+    (lease,) = reports.leases((TOPIC, 1))
     return lease.commits
 
 

@@ -51,8 +51,8 @@ class Told:
         self.was_behind.append(self.syncer.is_behind())
         self.any.set()
 
-    def _failed(self, partition: PartitionId, error: ParamstreamError) -> None:
-        self.failed.append(partition)
+    def _failed(self, log: PartitionLog, error: ParamstreamError) -> None:
+        self.failed.append(log.partition)
         self.any.set()
 
     def appended(self, log: Log, nbytes: int) -> None:
