@@ -10,66 +10,20 @@ import pytest
 
 import paramstream as ps
 from paramstream.consumers.events import Event
-from processes.child import Child
 from processes.load import weights_of
-from processes.local_home import LOG_LIMIT
-from processes.logs import read_folder
-from processes.power import cut_back
-from processes.reference import Reference, digest_of
-from processes.world import START_S, free_port
+from processes.reference import digest_of
+from processes.victim import Victim
+from processes.world import START_S
 from reference.waiting import eventually
 
 TOPIC = "model"
 WAIT_S = 30.0
 
 
-class Victim:
-    """A broker in a process of its own, which a test kills and starts again at the same endpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        self._child = self._start("first boot")
-
-    def hold_syncs(self) -> None:
-        """Nothing that is accepted from now on becomes durable, until the broker dies."""
-        self._child.ask("hold", WAIT_S)
-
-    def die(self, *, power: bool) -> None:
-        """SIGKILL. With `power` the files fall back to their last sync, and the next start is of another boot."""
-        self._child.kill()
-        if power:
-            cut_back(self._folder / "log")
-
-    def start_again(self, boot: str) -> None:
-        self._child = self._start(boot)
-
-    def log(self, client: ps.Client) -> Reference:
-        """What its log holds of the topic and is durable."""
-        (topic,) = client.topics()
-        return read_folder(self._folder / "log", topic)
-
-    def close(self) -> None:
-        self._child.kill()
-
-    def _start(self, boot: str) -> Child:
-        errors = self._folder / "broker.stderr"
-        child = Child("broker", self._folder / "log", self.endpoint, boot, LOG_LIMIT, errors=errors)
-        try:
-            child.read(START_S)
-        except BaseException:
-            child.kill()
-            raise
-        return child
-
-
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Victim]:
-    found = Victim(tmp_path)
-    try:
+    with Victim(tmp_path) as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture
@@ -117,7 +71,7 @@ def test_a_power_failure_loses_only_what_was_not_durable_and_everybody_says_so(
         assert [receipt.outcome for receipt in gone] == ["accepted"] * 3
 
         victim.die(power=True)
-        victim.start_again("second boot")
+        victim.start_again()
 
         for receipt in gone:
             with pytest.raises(ps.EventLost):
@@ -160,7 +114,7 @@ def test_a_version_that_was_lost_gives_way_to_the_one_before_it(victim: Victim, 
         lost = pub.publish_weights(weights_of(2), version=2)
         rep.wait(lost, WAIT_S)
         victim.die(power=True)
-        victim.start_again("second boot")
+        victim.start_again()
         with pytest.raises(ps.EventLost):
             lost.durable.result(WAIT_S)
         eventually(lambda: rep.weights().version == 1)
@@ -187,9 +141,9 @@ def test_a_killed_broker_loses_nothing_that_it_accepted(victim: Victim, client: 
             receipt.accepted.result(WAIT_S)
         assert {receipt.outcome for receipt in accepted} == {"accepted"}
 
-        victim.die(power=False)
+        victim.die()
         down = pub.put("while it is down", b"z")
-        victim.start_again("first boot")
+        victim.start_again()
 
         for receipt in (*accepted, down):
             receipt.durable.result(WAIT_S)
@@ -215,7 +169,7 @@ def test_a_power_failure_costs_nothing_under_write_through(victim: Victim, clien
         assert rep.get("k") == b"old"
 
         victim.die(power=True)
-        victim.start_again("second boot")
+        victim.start_again()
 
         for receipt in waiting:
             receipt.durable.result(WAIT_S)

@@ -84,7 +84,9 @@ def digest_of(references: Iterable[Reference]) -> str:
 
 
 def read_topic(topic: str, partitions: Collection[Iterable[EventFrame]], *, constant: bool = False) -> Reference:
-    """The reference of what a log holds: the frames that count of each of the topic's partitions, from its beginning.
+    """The reference of what a log holds: the frames that count of each of the topic's partitions.
+
+    Epochs before the first event may have been cut, and nothing else.
 
     `constant`: every element of a version's tensors is its number, and that is checked.
     """
