@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from fakes.bare_broker import BareBroker
@@ -70,7 +71,7 @@ def hello() -> Hello:
     return Hello(FORMAT)
 
 
-def share(generation: int, *brokers: BareBroker, told: Sequence[BareBroker] = (), heartbeat_s: float = QUIET_S) -> None:
+def share(generation: int, *brokers: BareBroker, told: Sequence[BareBroker] = ()) -> None:
     """The slots go in turn to `brokers`, which all (or only those of `told`) say so to whoever greets them."""
     owners = tuple(
         Owner(broker.endpoint, broker.endpoint, tuple(range(at, SLOTS, len(brokers))))
@@ -79,7 +80,7 @@ def share(generation: int, *brokers: BareBroker, told: Sequence[BareBroker] = ()
     for at, broker in enumerate(brokers):
         if not told or broker in told:
             broker.welcome = Welcome(
-                broker.endpoint, "tcp://*:1", (at + 1) << 20, heartbeat_s * (at + 1), generation, owners
+                broker.endpoint, "tcp://*:1", (at + 1) << 20, QUIET_S * (at + 1), generation, owners
             )
 
 
@@ -276,13 +277,14 @@ def test_when_one_of_two_dies_all_is_lost_once_and_made_anew_once_with_the_new_m
         until(lambda: len(second.frames) == 1)
 
 
-def test_a_broker_that_falls_silent_ends_the_connections_to_the_others_too() -> None:
-    with BareBroker() as speaks, BareBroker() as silent:
-        share(1, speaks, silent, heartbeat_s=0.1)
-        speaks.beats = True
-        with linked([speaks.endpoint]) as (_, recorder):
-            recorder.wait_for(lambda told: "lost" in told)
-        assert f"{silent.endpoint}: the broker said nothing" in str(recorder.losses[0])
+def test_a_broker_that_falls_silent_ends_the_connections_to_the_others_too(two: list[BareBroker]) -> None:
+    speaks, silent = two
+    assert silent.welcome is not None
+    silent.welcome = msgspec.structs.replace(silent.welcome, heartbeat_s=0.1)
+    speaks.beats = True
+    with linked([speaks.endpoint]) as (_, recorder):
+        recorder.wait_for(lambda told: "lost" in told)
+    assert f"{silent.endpoint}: the broker said nothing" in str(recorder.losses[0])
 
 
 def test_a_broker_of_the_map_that_does_not_answer_is_named_at_the_deadline() -> None:
