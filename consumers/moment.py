@@ -33,7 +33,9 @@ def status_of(
         for t in topics
         if (s := t.served) is not None
     }
-    age_s = time.monotonic() - sink.heard_at
+    # Each broker tells of its own partitions: the one that was silent for longest counts.
+    heard = [told[1] for p in heads if p not in stopped and (told := sink.clock.get(p)) is not None]
+    age_s = time.monotonic() - min(heard, default=sink.heard_at)
     return ReplicaStatus(
         name=name,
         topics=tuple(t.record.name for t in topics),

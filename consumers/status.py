@@ -50,7 +50,7 @@ class ReplicaStatus:
     """Events that are accepted, as far as is known, and not applied."""
     last_error: str
     age_s: float
-    """Seconds since the last heartbeat of the broker; of a report: since it came."""
+    """Seconds since the last heartbeat of the broker, of several of the one silent for longest; of a report: since it came."""
     stale: bool
     """What is served may be old: no connection or one that has not told its heads yet, no heartbeat for a while, a stopped
     partition, or a version of what is gone."""

@@ -13,11 +13,13 @@ from feeding.fakes import FakeBroker
 from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.applying import IDLE_STAGED_S
 from paramstream.consumers.replica import Replica
+from paramstream.consumers.status import STALE_S
 from paramstream.errors import EventLost, InvalidEvent, StorageFull, VersionNotHeld
 from paramstream.events.codec import decode_event
 from paramstream.events.digest import partition_of
 from paramstream.events.kinds import Commit
 from paramstream.tiers.store import TieredStore
+from paramstream.transport.messages import Heads, Heartbeat
 
 
 def tensors(value: float, count: int = 3) -> dict[str, npt.NDArray[np.float32]]:
@@ -358,3 +360,18 @@ def test_what_a_producer_left_behind_gives_its_memory_back_and_is_fetched_again_
         broker.handler.event(memoryview(commit))
         broker.settle()
         assert replica.weights().version == 2 and (replica.weights()["t1"] == 2.0).all()
+
+
+def test_one_broker_of_two_that_falls_silent_makes_a_replica_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    broker = FakeBroker()
+    with follow(broker) as replica:
+        broker.beat()
+        now[0] += STALE_S + 0.1
+        state = (broker.topic.id, 0)
+        broker.handler.message(Heartbeat((Heads(*state, broker.state.position, 0, broker.state.position, 0),)))
+        status = replica.status()
+        assert status.stale and status.age_s > STALE_S, "nothing was heard of the weights"
+        broker.beat()
+        assert not replica.status().stale
