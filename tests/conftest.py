@@ -1,11 +1,15 @@
-"""What holds for every test: how property tests search, and that a test ends the threads it starts."""
+"""What holds for every test: how property tests search, that a test ends the threads it starts, and one Kafka for all."""
 
 import threading
 import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+
+from paramstream.eventlog.kafka.settings import KafkaLog
+from realkafka import cluster
 
 # A deadline for each example would fail on a busy machine, not on a fault; the run's own limit ends what hangs.
 settings.register_profile("paramstream", deadline=None, print_blob=True)
@@ -34,3 +38,19 @@ def threads_end_with_their_test() -> Iterator[None]:
         if thread.name.startswith("paramstream"):
             thread.join(max(0.0, deadline - time.monotonic()))
             assert not thread.is_alive(), f"thread {thread.name!r} outlived its test"
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> Iterator[str]:
+    """One Kafka for the whole run, which no test pauses or kills: PARAMSTREAM_KAFKA, or one that is started here."""
+    if cluster.named():
+        yield cluster.named()
+        return
+    with cluster.start() as kafka:
+        yield kafka.bootstrap
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str) -> KafkaLog:
+    """The settings of a log in that Kafka which nobody else uses."""
+    return KafkaLog(kafka_bootstrap, topic_prefix=f"test-{uuid4().hex}.", request_timeout_s=5.0, session_timeout_s=3.0)

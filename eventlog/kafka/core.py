@@ -112,8 +112,9 @@ class OwnerCore:
         return self._next_offset
 
     @property
-    def is_rereading(self) -> bool:
-        return self._state is _State.UNSURE
+    def base(self) -> int:
+        """The offset of the last base that is known to count; -1 where none is."""
+        return self._base
 
     def pending(self) -> list[Pending]:
         return list(self._pending)

@@ -16,7 +16,6 @@ from ..tally import Tally, segment_nbytes_for
 from .partition import KafkaPartition
 from .scan import Place
 from .settings import KafkaLog
-from .tail import Tail
 from .thread import KafkaThread
 from .topics import check_settings, kafka_name, new_topic_settings, shown_settings, topic_of
 from .wire import Refused, Trouble, Wire, patiently
@@ -39,7 +38,8 @@ class KafkaEventLog:
         self._lock = Lock()
         self._names = dict[int, str]()
         """Topic id → the Kafka topic, as far as they were asked for."""
-        self._partitions = dict[PartitionId, KafkaPartition]()
+        self._owned = dict[PartitionId, KafkaPartition]()
+        """What this broker has appended to."""
         self._closed = False
         self._patience_s = 3 * settings.request_timeout_s
         self._thread = KafkaThread()
@@ -77,7 +77,7 @@ class KafkaEventLog:
 
     @property
     def nbytes(self) -> int:
-        """Of the partitions that are open here; those of other brokers count there."""
+        """Of the partitions that are owned here; those of other brokers count there."""
         return self._tally.nbytes
 
     @property
@@ -96,7 +96,7 @@ class KafkaEventLog:
                 places = [Place(self._wire, name, (topic, number)) for number in range(partitions)]
                 ends = await asyncio.gather(*(place.ends() for place in places))
                 found += [place.partition for place, (start, end) in zip(places, ends, strict=True) if end > start]
-        waiting = [key for key, partition in list(self._partitions.items()) if partition.nbytes]
+        waiting = [key for key, partition in list(self._owned.items()) if partition.nbytes]
         return sorted({*found, *waiting})
 
     def create_topic(self, topic: int, name: str, partitions: int) -> None:
@@ -140,38 +140,38 @@ class KafkaEventLog:
         return {} if name is None or found is None else shown_settings(name, found)
 
     def open(self, partition: PartitionId) -> KafkaPartition:
-        """A new object each time: an owner that comes back recovers anew. The one before it is released.
+        """A new object each time: an owner that comes back recovers anew. One that was appended to takes no more once a newer one
+        is; until then, and where none ever is, it reads what another broker's owner writes.
 
         Raises `UnknownTopic` where Kafka has no topic with that id. May block.
         """
-        opened = KafkaPartition(
+        return KafkaPartition(
             self._place(partition),
             thread=self._thread,
             segment_nbytes=self._segment_nbytes,
             tally=self._tally,
             request_timeout_s=self.settings.request_timeout_s,
+            owned=self._own,
         )
+
+    def _own(self, opened: KafkaPartition) -> None:
+        """It is appended to for the first time."""
         with self._lock:
-            former = self._partitions.get(partition)
-            self._partitions[partition] = opened
+            former = self._owned.get(opened.partition)
+            self._owned[opened.partition] = opened
         if former is not None:
             former.release()
-        return opened
 
-    def follow(self, partition: PartitionId) -> Tail:
-        """Reads a partition that another broker owns. Raises as `open` does."""
-        return Tail(*self.reaching(partition))
+    def release(self, partition: PartitionId) -> None:
+        """This broker owns it no longer: nothing more is appended, and its bytes do not count here. Nothing where it owned none."""
+        with self._lock:
+            released = self._owned.pop(partition, None)
+        if released is not None:
+            released.release()
 
     def reaching(self, partition: PartitionId) -> tuple[Place, KafkaThread, float]:
         """What a reader of the partition asks with: where it is, the thread, and how long a call may take. Raises as `open` does."""
         return self._place(partition), self._thread, self._patience_s
-
-    def release(self, partition: PartitionId) -> None:
-        """This broker owns it no longer: nothing more is appended, and its bytes do not count here. Nothing where it is not open."""
-        with self._lock:
-            released = self._partitions.pop(partition, None)
-        if released is not None:
-            released.release()
 
     def _place(self, partition: PartitionId) -> Place:
         name = self._names.get(partition[0]) or self._ask(self._find_name(partition[0]))
@@ -183,7 +183,7 @@ class KafkaEventLog:
         return Place(self._wire, name, partition)
 
     def drop_topic(self, topic: int) -> None:
-        for partition in [each for each in self._partitions if each[0] == topic]:
+        for partition in [each for each in list(self._owned) if each[0] == topic]:
             self.release(partition)
         self._ask(self._drop(topic))
 
@@ -198,8 +198,8 @@ class KafkaEventLog:
         if self._closed:
             return
         self._closed = True
-        late = [each for each in self._partitions.values() if not each.settle(self.settings.request_timeout_s)]
-        for partition in self._partitions.values():
+        late = [each for each in self._owned.values() if not each.settle(self.settings.request_timeout_s)]
+        for partition in self._owned.values():
             partition.release()
         try:
             self._thread.call(self._wire.close(), self._patience_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from threading import Condition
 from typing import Any, TypeVar
 
@@ -46,8 +46,16 @@ class KafkaPartition:
     """See `log.PartitionLog`. A frame that is given is kept until it is durable, not copied, and must not change."""
 
     def __init__(
-        self, place: Place, *, thread: KafkaThread, segment_nbytes: int, tally: Tally, request_timeout_s: float
+        self,
+        place: Place,
+        *,
+        thread: KafkaThread,
+        segment_nbytes: int,
+        tally: Tally,
+        request_timeout_s: float,
+        owned: Callable[[KafkaPartition], None],
     ) -> None:
+        """`owned` is called before the first append."""
         self._place = place
         self._thread = thread
         self._segment_nbytes = segment_nbytes
@@ -61,6 +69,9 @@ class KafkaPartition:
         self._base_nbytes = 0
         """`OwnerCore.nbytes` behind the last base that was appended."""
         self._recovered = False
+        self._owned = owned
+        self._is_owned = False
+        """Something was appended: from then on this broker writes it, or is fenced. Till then it follows whoever does."""
         self._broken: ParamstreamError | None = None
         """Why nothing more can be written, once that is so."""
         self._wake = asyncio.Event()
@@ -99,7 +110,6 @@ class KafkaPartition:
         with self._changed:
             self._recovered = True
             self._take(found)
-        self._thread.call(self._start_task(), self._patience_s)
         base = decode_event(found.base) if found.base is not None else None
         return Recovered(base, map(decode_event, found.records), found.point.epoch, "")
 
@@ -111,15 +121,22 @@ class KafkaPartition:
         self._base_nbytes = found.start_nbytes
         if last is not None and found.base is not None:
             self._base_nbytes = last.nbytes + len(found.base)
-        self._tally.add(self.nbytes)
+
+    def _begin(self) -> None:
+        """The first append: from now on a task sends, and the bytes count here."""
+        self._owned(self)
+        with self._changed:
+            self._is_owned = True
+            self._tally.add(self.nbytes)
+        self._thread.call(self._start_task(), self._patience_s)
 
     async def _start_task(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"{self._place.topic}/{self._place.number}")
 
     def claim(self, frame: Buffer) -> Iterator[EventFrame]:
         """Raises `ConnectFailed` where Kafka does not answer in time; then the claim may stand, and count."""
-        before = self.nbytes
         self.append(frame)
+        before = self.nbytes
         deadline = time.monotonic() + self._patience_s
         with self._changed:
             while self._core.stood < self._core.appended:
@@ -130,13 +147,16 @@ class KafkaPartition:
                         partition=self._place.number,
                     )
             others, self._core.others = self._core.others, []
-            self._tally.add(self.nbytes - before - len(frame))
+            self._tally.add(self.nbytes - before)
         return map(decode_event, others)
 
     # Writing.
 
     def append(self, frame: Buffer) -> None:
         view = memoryview(frame)
+        if not self._is_owned:
+            self._check()
+            self._begin()
         with self._changed:
             self._check()
             if not self._core.append(view):
@@ -287,6 +307,9 @@ class KafkaPartition:
     # Reading.
 
     def read(self, after: int, max_bytes: int) -> Batch:
+        """One that nobody has appended to here looks at Kafka for what has come since."""
+        if not self._is_owned and self._recovered and after >= self._core.known.reached:
+            self._ask(self._follow())
         with self._changed:
             if after < self._start:
                 raise self._truncated(after)
@@ -338,6 +361,25 @@ class KafkaPartition:
                 position=after,
             ) from error
         return frames, False
+
+    async def _follow(self) -> None:
+        """Take in what its owner has appended since."""
+        _, end = await self._place.ends()
+        core = self._core
+        scan, counting, nbytes, base = Scan(self._place, core.next_offset, end), Counting(core.known), core.nbytes, -1
+        while not scan.is_done:
+            for whole in await scan.page():
+                before = counting.point
+                if counting.takes(whole.prefix, whole.frame):
+                    is_base = whole.prefix.kind is Kind.BASE
+                    base = whole.offset if is_base else base
+                    self._index.note(Entry(whole.offset, before, nbytes, is_base))
+                    nbytes += len(whole.frame)
+        with self._changed:
+            if not self._is_owned:
+                self._core = OwnerCore(
+                    self.partition, counting.point, scan.offset, core.base if base < 0 else base, nbytes
+                )
 
     async def _entry_before(self, after: int) -> Entry:
         """Goes back from base to base until one stands at or before `after`; each becomes an entry."""
@@ -424,9 +466,10 @@ class KafkaPartition:
         self._break(Fenced("the partition was given up", partition=self._place.number))
         with self._changed:
             task, self._task = self._task, None
+            if task is not None:
+                self._tally.add(-self.nbytes)
         if task is not None:
             self._thread.soon(task.cancel)
-            self._tally.add(-self.nbytes)
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         return ask(self._place, self._thread, work, self._patience_s)

@@ -89,10 +89,6 @@ class Assembler:
         self._pieces = list[bytes]()
         self._first: tuple[int, Mark] | None = None
 
-    @property
-    def is_inside_frame(self) -> bool:
-        return self._first is not None
-
     def take(self, record: Record) -> Whole | None:
         """Raises `CorruptLog` naming the offset where one of our frames is damaged."""
         mark = Mark.decode(record.key)

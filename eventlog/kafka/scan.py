@@ -59,11 +59,6 @@ class Scan:
     def is_done(self) -> bool:
         return self.offset >= self.end
 
-    @property
-    def is_inside_frame(self) -> bool:
-        """A frame of several records has begun and not ended."""
-        return self._assembler.is_inside_frame
-
     async def page(self, max_bytes: int = PAGE_BYTES) -> list[Whole]:
         """The next ones; may be none, while there are more. Raises what `Wire.fetch` raises, and `CorruptLog`."""
         page = await self._place.fetch(self.offset, max_bytes)
