@@ -53,7 +53,7 @@ $(BIN)/python:
 # What the tests need holds all that the demo needs, so this stamp stands for both.
 $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing paramstream and its test tools into $(VENV) (some minutes, once)"
-	$(INSTALL) --editable '.[torch,demo,dev]'
+	$(INSTALL) --editable '.[torch,kafka,demo,dev]'
 	@touch $(DEMO_READY) $@
 
 $(DEMO_READY): pyproject.toml constraints.txt | $(BIN)/python
