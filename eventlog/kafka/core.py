@@ -111,11 +111,6 @@ class OwnerCore:
         """The offset behind the last record that this owner knows of."""
         return self._next_offset
 
-    @property
-    def base(self) -> int:
-        """The offset of the last base that is known to count; -1 where none is."""
-        return self._base
-
     def pending(self) -> list[Pending]:
         return list(self._pending)
 

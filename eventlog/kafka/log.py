@@ -16,6 +16,7 @@ from ..tally import Tally, segment_nbytes_for
 from .partition import KafkaPartition
 from .scan import Place
 from .settings import KafkaLog
+from .tail import Tail
 from .thread import KafkaThread
 from .topics import check_settings, kafka_name, new_topic_settings, shown_settings, topic_of
 from .wire import Refused, Trouble, Wire, patiently
@@ -140,8 +141,7 @@ class KafkaEventLog:
         return {} if name is None or found is None else shown_settings(name, found)
 
     def open(self, partition: PartitionId) -> KafkaPartition:
-        """A new object each time: an owner that comes back recovers anew. One that was appended to takes no more once a newer one
-        is; until then, and where none ever is, it reads what another broker's owner writes.
+        """A new object each time: an owner that comes back recovers anew. One that was appended to takes no more once a newer one is.
 
         Raises `UnknownTopic` where Kafka has no topic with that id. May block.
         """
@@ -168,6 +168,10 @@ class KafkaEventLog:
             released = self._owned.pop(partition, None)
         if released is not None:
             released.release()
+
+    def follow(self, partition: PartitionId) -> Tail:
+        """Reads a partition that another broker owns. Raises as `open` does."""
+        return Tail(*self.reaching(partition))
 
     def reaching(self, partition: PartitionId) -> tuple[Place, KafkaThread, float]:
         """What a reader of the partition asks with: where it is, the thread, and how long a call may take. Raises as `open` does."""

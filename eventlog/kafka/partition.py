@@ -71,7 +71,7 @@ class KafkaPartition:
         self._recovered = False
         self._owned = owned
         self._is_owned = False
-        """Something was appended: from then on this broker writes it, or is fenced. Till then it follows whoever does."""
+        """Something was appended: from then on this broker writes it, or is fenced."""
         self._broken: ParamstreamError | None = None
         """Why nothing more can be written, once that is so."""
         self._wake = asyncio.Event()
@@ -307,9 +307,6 @@ class KafkaPartition:
     # Reading.
 
     def read(self, after: int, max_bytes: int) -> Batch:
-        """One that nobody has appended to here looks at Kafka for what has come since."""
-        if not self._is_owned and self._recovered and after >= self._core.known.reached:
-            self._ask(self._follow())
         with self._changed:
             if after < self._start:
                 raise self._truncated(after)
@@ -361,25 +358,6 @@ class KafkaPartition:
                 position=after,
             ) from error
         return frames, False
-
-    async def _follow(self) -> None:
-        """Take in what its owner has appended since."""
-        _, end = await self._place.ends()
-        core = self._core
-        scan, counting, nbytes, base = Scan(self._place, core.next_offset, end), Counting(core.known), core.nbytes, -1
-        while not scan.is_done:
-            for whole in await scan.page():
-                before = counting.point
-                if counting.takes(whole.prefix, whole.frame):
-                    is_base = whole.prefix.kind is Kind.BASE
-                    base = whole.offset if is_base else base
-                    self._index.note(Entry(whole.offset, before, nbytes, is_base))
-                    nbytes += len(whole.frame)
-        with self._changed:
-            if not self._is_owned:
-                self._core = OwnerCore(
-                    self.partition, counting.point, scan.offset, core.base if base < 0 else base, nbytes
-                )
 
     async def _entry_before(self, after: int) -> Entry:
         """Goes back from base to base until one stands at or before `after`; each becomes an entry."""
