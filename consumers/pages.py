@@ -7,6 +7,8 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from ..consistency.vector import PartitionId
 from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
 from ..events.codec import position_of
@@ -47,11 +49,9 @@ class Pager:
         """Frames behind `after`, oldest first, about `max_bytes` of them; none where there are none yet."""
         return self._ask(Fetch(next(self._ids), *partition, after, max_bytes))[1]
 
-    def piece(
-        self, partition: PartitionId, digest: str, file: int, offset: int, max_bytes: int
-    ) -> tuple[memoryview, int]:
-        """(a piece, the bytes of the whole file) of the keeper's snapshot; see `FetchFile`."""
-        answer, pieces = self._ask(FetchFile(next(self._ids), *partition, digest, file, offset, max_bytes))
+    def piece(self, ask: FetchFile) -> tuple[memoryview, int]:
+        """(a piece, the bytes of the whole file) of the keeper's snapshot; the number of `ask` is given here."""
+        answer, pieces = self._ask(msgspec.structs.replace(ask, id=next(self._ids)))
         return (pieces[0] if pieces else memoryview(b"")), answer.accepted
 
     def _ask(self, fetch: Fetch | FetchFile) -> tuple[Fetched, list[memoryview]]:

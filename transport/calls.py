@@ -5,7 +5,7 @@ Each call names the type of its answer beside it. Calls travel in a `messages.Re
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -20,6 +20,8 @@ class Call(Message, frozen=True):
     """
 
     to = To.META
+    changes_nothing: ClassVar[bool] = False
+    """It only looks: where its connection goes it is asked again over the next one."""
 
     def repeated(self) -> Self:
         """The call as it goes on where the owner of `__meta` has done its part."""
@@ -39,7 +41,7 @@ class DeleteTopic(Call, frozen=True):  # -> None
 
 
 class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
-    pass
+    changes_nothing = True
 
 
 class CreateTable(Call, frozen=True):  # -> None, once every partition has it durably
@@ -81,6 +83,7 @@ class Join(Call, frozen=True):  # -> Joined
 
 class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
     to = To.EVERY
+    changes_nothing = True
     topic: int
     commit: int = 0
     """Only the version that the commit at this position sealed, with its `context`; 0 for all, without."""
@@ -88,11 +91,13 @@ class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
 
 class ListReplicas(Call, frozen=True):  # -> list[Report]
     to = To.EVERY
+    changes_nothing = True
     topic: int
 
 
 class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
     to = To.EVERY
+    changes_nothing = True
     topic: int
 
 
@@ -100,6 +105,7 @@ class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
     """What sealing `version` as the union of these parts would come to; raises what speaks against it. Changes nothing."""
 
     to = To.OWNER
+    changes_nothing = True
     topic: int
     version: int
     parts: tuple[PartRef, ...]
@@ -113,11 +119,32 @@ class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those t
     """Answered once each of these (topic, partition, position) is durable, or known to be lost. A broker answers for its own."""
 
     to = To.EVERY
+    changes_nothing = True
     positions: tuple[tuple[int, int, int], ...]
 
 
 class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
     to = To.EVERY
+    changes_nothing = True
+
+
+class AnnouncedSnapshot(Record, frozen=True):
+    """A snapshot of a topic that a keeper has made, and holds until it announces others."""
+
+    place: str
+    """Its folder in the keeper's: `TOPIC FOLDER/SNAPSHOT`."""
+    digest: str
+    """Of its manifest."""
+    partitions: tuple[tuple[int, int, int], ...]
+    """(number, floor, ceiling) of each state partition whose whole state it holds, with the log behind the floor."""
+
+
+class AnnounceSnapshots(Call, frozen=True):  # -> None, once `__meta` has it durably
+    """The snapshots of a topic that a keeper holds now, oldest first; what it announced before is void."""
+
+    topic: int
+    keeper: str
+    snapshots: tuple[AnnouncedSnapshot, ...]
 
 
 class TopicRecord(Record, frozen=True):

@@ -16,6 +16,7 @@ import msgspec
 
 from ..errors import CorruptLog
 from .calls import (
+    AnnounceSnapshots,
     AwaitDurable,
     CreateTable,
     CreateTopic,
@@ -88,7 +89,7 @@ class Goodbye(Message, frozen=True):
 class Request(Message, frozen=True):
     id: int
     call: (
-        CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
+        AnnounceSnapshots | CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
         | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable | DescribeBroker
     )  # fmt: skip
 
@@ -262,6 +263,8 @@ class FetchFile(Message, frozen=True):
     """Which of the partition's files in the manifest, from 0; −1: the manifest itself."""
     offset: int
     max_bytes: int
+    skip: int = 0
+    """With an empty digest: so many of the newest ones are passed over, because they were found to be damaged."""
 
 
 class Fetched(Message, frozen=True):

@@ -6,10 +6,13 @@ far as the digests go: the manifest's own, and those of its files.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from ...consistency.position import show
 from ...consistency.vector import PartitionId
@@ -18,13 +21,15 @@ from ...events.codec import encode_vector
 from ...events.manifest import MAX_MANIFEST_BYTES, FileRecord, Manifest, decode_manifest, digest_of, vector_of
 from ...tiers.entries import Entry
 from ...transport.calls import PartitionRecord
-from ...transport.messages import Report
+from ...transport.messages import FetchFile, Report
 from ..applying import Applier
 from ..links import MakeLink
 from ..pages import Pager
 from ..scope import time_left
 from .entry_pages import decode_page
 from .seeding import Seed, StateSeed
+
+_log = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Asked for at a time."""
@@ -53,22 +58,32 @@ class KeeperCopies:
     def fill(self, topic: str, partition: PartitionId, at: PartitionRecord, applier: Applier) -> Seed:
         """Put a partition's entries in place; returns where they stand.
 
-        Begins again from a newer snapshot, where the keeper has removed the one that was read. Raises `LogTruncated` where no
-        snapshot reaches back to the log's start, `CorruptLog` where what comes is damaged, `ParamstreamTimeout`.
+        Where the keeper has removed the snapshot that was read, a newer one is; where it is damaged, the one before. Raises
+        `LogTruncated` where no snapshot reaches back to the log's start, `CorruptLog` where all are damaged, `ParamstreamTimeout`.
         """
-        gone: LogTruncated | None = None
+        damaged: list[CorruptLog] = []
         while True:
-            manifest, digest = self._manifest(topic, partition)
-            seed = self._seed(manifest, digest, topic, partition, at)
+            try:
+                manifest, digest = self._manifest(topic, partition, len(damaged))
+                seed = self._seed(manifest, digest, topic, partition, at)
+            except LogTruncated:
+                if damaged:
+                    raise damaged[0] from None
+                raise
+            except CorruptLog as error:
+                damaged.append(error)
+                continue
             (state,) = seed.state
-            if gone is not None and time.monotonic() > self._deadline:
-                raise gone
             try:
                 applier.begin_with_entries(partition, state.entries(), state.skipped)
-            except LogTruncated as error:
-                gone = error
-                continue
-            return seed
+            except LogTruncated:
+                if time.monotonic() > self._deadline:
+                    raise
+            except CorruptLog as error:
+                _log.warning("a snapshot of the keeper is passed over: %s", error)
+                damaged.append(error)
+            else:
+                return seed
 
     def _seed(self, manifest: Manifest, digest: str, topic: str, partition: PartitionId, at: PartitionRecord) -> Seed:
         state = manifest.state_of(partition[1])
@@ -100,8 +115,8 @@ class KeeperCopies:
         applied = encode_vector(vector_of(((*partition, floor),)))
         self._pager.link.send(Report(self._name, (partition[0],), (), applied, 0, ((*partition, floor),)))
 
-    def _manifest(self, topic: str, partition: PartitionId) -> tuple[Manifest, str]:
-        data = self._whole(partition, "", -1, MAX_MANIFEST_BYTES)
+    def _manifest(self, topic: str, partition: PartitionId, skip: int) -> tuple[Manifest, str]:
+        data = self._whole(FetchFile(0, *partition, "", -1, 0, PIECE_BYTES, skip), MAX_MANIFEST_BYTES)
         return decode_manifest(data, f"the manifest of the keeper's snapshot of {topic!r}")
 
     def _entries(
@@ -109,19 +124,20 @@ class KeeperCopies:
     ) -> Iterator[tuple[bytes, Entry]]:
         for index, file in enumerate(files):
             place = f"{file.name} of the keeper's snapshot"
-            data = self._whole(partition, digest, index, min(file.nbytes, MAX_FILE_BYTES))
+            ask = FetchFile(0, *partition, digest, index, 0, PIECE_BYTES)
+            data = self._whole(ask, min(file.nbytes, MAX_FILE_BYTES))
             if len(data) != file.nbytes or digest_of(data) != file.digest:
                 raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", partition=partition[1])
             yield from decode_page(memoryview(data), place)
 
-    def _whole(self, partition: PartitionId, digest: str, file: int, most: int) -> bytes:
+    def _whole(self, ask: FetchFile, most: int) -> bytes:
         """All of a file of at most so many bytes."""
         data, total = bytearray(), 1
         while len(data) < total:
             if time.monotonic() > self._deadline:
-                raise ParamstreamTimeout("the keeper's snapshot did not come in time", partition=partition[1])
-            piece, total = self._pager.piece(partition, digest, file, len(data), PIECE_BYTES)
+                raise ParamstreamTimeout("the keeper's snapshot did not come in time", partition=ask.partition)
+            piece, total = self._pager.piece(msgspec.structs.replace(ask, offset=len(data)))
             if total > most or not piece:
-                raise CorruptLog(f"a file of the keeper's snapshot says {total} bytes", partition=partition[1])
+                raise CorruptLog(f"a file of the keeper's snapshot says {total} bytes", partition=ask.partition)
             data += piece
         return bytes(data)

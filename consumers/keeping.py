@@ -1,0 +1,251 @@
+"""The keeper's work: a replica of every topic, and a snapshot of each by what was appended and by time.
+
+with Keeping("tcp://127.0.0.1:7777", Path(DIR), identity) as keeping:
+    while ...:
+        keeping.step(time.monotonic())
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..consistency.vector import PartitionId
+from ..errors import CorruptLog, EventLost, LogTruncated, ParamstreamError
+from ..tiers.store import TieredStore
+from ..transport.calls import BrokerRecord, DescribeBroker, PartitionLoad, TopicRecord
+from ..transport.directory import Directory
+from ..transport.link import Handler, Link
+from ..transport.messages import FORMAT, AnyMessage, Fetched, Heartbeat, Hello, Welcome
+from .replica import Replica
+from .snapshots.announcing import announce
+from .snapshots.folder import topic_folder
+
+_log = logging.getLogger(__name__)
+
+NAME_PREFIX = "__keeper-"
+"""Of the names of a keeper's replicas: nobody waits for those to serve."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""So much appended to a topic's state is worth a snapshot, ..."""
+
+LOG_SHARE = 16
+"""... and this part of the broker's log, divided among its topics, where that is less."""
+
+INTERVAL_S = 60.0
+"""What has moved at all is kept at least so often."""
+
+RETRY_S = (1.0, 60.0)
+"""First and longest pause after a failure; it doubles with each one, so that a full disk costs little."""
+
+ANSWER_S = 10.0
+SNAPSHOT_S = 600.0
+"""How long a snapshot may take: large weights on a slow disk."""
+
+START_S = 120.0
+
+
+class _Topic:
+    """What the keeper does for one topic."""
+
+    def __init__(self, record: TopicRecord) -> None:
+        self.record = record
+        self.replica: Replica | None = None
+        self.kept: tuple[int, int] | None = None
+        """(bytes of state appended, position of the newest version) at the last snapshot; None before the first."""
+        self.kept_at = 0.0
+        self.error = ""
+        self.retry_at = 0.0
+        self._pause_s = RETRY_S[0]
+
+    def failed(self, error: Exception, now: float) -> None:
+        self.error = f"{self.record.name}: {type(error).__name__}: {error}"
+        self.retry_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, RETRY_S[1])
+
+    def succeeded(self) -> None:
+        self.error, self.retry_at, self._pause_s = "", 0.0, RETRY_S[0]
+
+    def close(self) -> None:
+        replica, self.replica = self.replica, None
+        if replica is not None:
+            replica.close()
+
+
+class Keeping:
+    """One keeper. Everything in one thread; a context manager."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        folder: Path,
+        identity: str,
+        *,
+        interval_s: float = INTERVAL_S,
+        most_bytes: int = MOST_BYTES,
+        timeout: float = ANSWER_S,
+    ) -> None:
+        """Raises `ConnectFailed`."""
+        self._endpoint = endpoint
+        self._folder = folder
+        self._identity = identity
+        self._interval_s = interval_s
+        self._most_bytes = most_bytes
+        self._topics: dict[int, _Topic] = {}
+        self._link = Link([endpoint], _Quiet(), lambda: Hello(FORMAT), "keeper")
+        self._directory = Directory(self._link.request)
+        self._error = ""
+        self._link.start(timeout)
+
+    @property
+    def error(self) -> str:
+        """What keeps it from its work now; empty where nothing does."""
+        return self._error or next((topic.error for topic in self._topics.values() if topic.error), "")
+
+    def step(self, now: float) -> None:
+        """Do what is due. Raises nothing that may pass: that shows in `error`, and is tried again later."""
+        try:
+            self._look()
+            broker: BrokerRecord = self._directory.request(DescribeBroker(), BrokerRecord, ANSWER_S)
+        except ParamstreamError as error:
+            self._error = f"{type(error).__name__}: {error}"
+            return
+        self._error = ""
+        loads = {(load.topic, load.partition): load for load in broker.partitions}
+        share = min(self._most_bytes, broker.log_limit // (LOG_SHARE * max(1, len(self._topics))))
+        for topic in self._topics.values():
+            if now >= topic.retry_at:
+                self._keep(topic, loads, share, now)
+
+    def close(self) -> None:
+        for topic in self._topics.values():
+            topic.close()
+        self._link.close(ANSWER_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _look(self) -> None:
+        """Take up new topics, and leave those that were deleted."""
+        records = {record.id: record for record in self._directory.refresh(ANSWER_S)}
+        for topic_id in self._topics.keys() - records.keys():
+            topic = self._topics.pop(topic_id)
+            topic.close()
+            # Deleted while we looked on: nobody will ask for its state.
+            with suppress(OSError):
+                shutil.rmtree(topic_folder(self._folder, topic.record.name, topic_id))
+        for topic_id in records.keys() - self._topics.keys():
+            self._topics[topic_id] = _Topic(records[topic_id])
+
+    def _keep(self, topic: _Topic, loads: Mapping[PartitionId, PartitionLoad], share: int, now: float) -> None:
+        try:
+            replica = self._replica(topic)
+            reached = _reached(topic, replica, loads)
+            if not self._is_due(topic, reached, loads, share, now):
+                return
+            replica.snapshot(self._folder, SNAPSHOT_S)
+            announce(self._directory, self._identity, self._folder, topic.record, ANSWER_S)
+        except (ParamstreamError, OSError) as error:
+            topic.failed(error, now)
+            if topic.replica is not None and topic.replica.status().stopped:
+                topic.close()
+        else:
+            topic.kept, topic.kept_at = reached, now
+            topic.succeeded()
+
+    def _is_due(
+        self,
+        topic: _Topic,
+        reached: tuple[int, int],
+        loads: Mapping[PartitionId, PartitionLoad],
+        share: int,
+        now: float,
+    ) -> bool:
+        if topic.kept is None:
+            # What was appended before this keeper began is known only by what the log holds.
+            held = sum(loads[p].log_bytes for p in _state(topic.record) if p in loads)
+            if not topic.kept_at:
+                topic.kept_at = now
+            return held >= share or now - topic.kept_at >= self._interval_s
+        if reached[0] - topic.kept[0] >= share:
+            return True
+        return now - topic.kept_at >= self._interval_s and reached != topic.kept
+
+    def _replica(self, topic: _Topic) -> Replica:
+        if topic.replica is not None:
+            if topic.replica.status().stopped:
+                topic.close()
+            else:
+                return topic.replica
+        starts = ("latest",) if topic.record.persistence == "none" else ("resume", "latest")
+        for start in starts:
+            try:
+                topic.replica = self._make(topic.record, start)
+                break
+            except (LogTruncated, CorruptLog, EventLost):
+                # Its own state leads nowhere: perhaps what the log and the announced snapshots have does.
+                if start == starts[-1]:
+                    raise
+        assert topic.replica is not None
+        return topic.replica
+
+    def _make(self, record: TopicRecord, start: str) -> Replica:
+        return Replica(
+            [record.name],
+            directory=self._directory,
+            make_link=self._make_link,
+            name=f"{NAME_PREFIX}{self._identity[:12]}-{record.id:016x}",
+            store=TieredStore(dram="1TiB"),
+            start=start,
+            keep_versions=1,
+            arrays="numpy",
+            snapshot_dir=self._folder,
+            timeout=START_S,
+        )
+
+    def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
+        return Link([self._endpoint], handler, hello, name)
+
+
+def _state(record: TopicRecord) -> list[PartitionId]:
+    return [(record.id, number) for number in range(record.partitions)]
+
+
+def _reached(topic: _Topic, replica: Replica, loads: Mapping[PartitionId, PartitionLoad]) -> tuple[int, int]:
+    served = replica.status().served.get(topic.record.name)
+    appended = sum(loads[p].nbytes for p in _state(topic.record) if p in loads)
+    return appended, 0 if served is None else served.position
+
+
+class _Quiet:
+    """The handler of a link that only asks."""
+
+    def connected(self, welcome: Welcome) -> None:
+        """Nothing is followed."""
+
+    def lost(self, error: ParamstreamError) -> None:
+        """The next call says so."""
+
+    def message(self, message: AnyMessage | Heartbeat) -> None:
+        """Nothing is followed."""
+
+    def event(self, frame: memoryview) -> None:
+        """Nothing is followed."""
+
+    def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
+        """Nothing is fetched."""
+
+    def drained(self) -> None:
+        """Nothing is kept."""
+
+    def tick(self, now: float) -> None:
+        """Whoever asks has a deadline."""
