@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -27,6 +28,8 @@ from ..transport.sockets import release, router
 from ..transport.waiting import bounded
 from .fetching import FetchServer
 from .following import MetaReader
+from .keeper import Keeper
+from .keeper_files import KeeperFiles
 from .loop import HEARTBEAT_S, Loop
 from .partitions import Partitions
 from .posting import Posting
@@ -56,6 +59,8 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     """Partitions whose log takes nothing more, with the reason."""
     cut: dict[PartitionId, str]
     """What a torn tail lost when a partition was opened."""
+    keeper: str = ""
+    """What keeps the broker's keeper from its work; empty where nothing does, or there is none."""
 
 
 class Broker:
@@ -63,7 +68,8 @@ class Broker:
 
     `bind` is tcp://HOST:PORT (port 0 for any free one) or ipc://PATH; beyond loopback it needs `insecure=True`. `log` is
     "memory:" or "file:DIR", or an open log, which the broker closes; `log_limit` is the hard limit in bytes (or "4GiB") of
-    all that a log named so holds: 4 GiB in memory, 64 GiB on disk unless given.
+    all that a log named so holds: 4 GiB in memory, 64 GiB on disk unless given. With `keeper`, a folder, a process beside the broker
+    makes snapshots of every topic there, so that rows and KV may leave the log behind them.
 
     Raises `BindFailed` where the address or the log's folder is taken, `AccessDenied` for a bind beyond loopback,
     `CorruptLog` where the log is damaged in a place that is not its torn tail.
@@ -74,6 +80,7 @@ class Broker:
         bind: str = "tcp://127.0.0.1:0",
         log: str | EventLog = "memory:",
         insecure: bool = False,
+        keeper: str | os.PathLike[str] | None = None,
         *,
         log_limit: int | str | None = None,
     ) -> None:
@@ -94,6 +101,7 @@ class Broker:
             self._reader = MetaReader(self._partitions.opener, self._posting.post) if self._log.shared else None
             self._fetches = FetchServer(_fetch_bind(self.endpoint), insecure=insecure, partitions=self._partitions)
             undo.callback(self._fetches.close, 0.0)
+            self._keeper = None if keeper is None else self._make_keeper(Path(keeper))
             welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
             self._loop = Loop(
                 self._socket, self._partitions, self._posting, self._worker, self._reader, welcome, self._closing
@@ -108,6 +116,8 @@ class Broker:
         if self._reader is not None:
             self._reader.open()
         self._thread.start()
+        if self._keeper is not None:
+            self._keeper.start()
         _log.info("broker %s listens on %s", welcome.broker, self.endpoint)
 
     def status(self) -> BrokerStatus:
@@ -120,6 +130,7 @@ class Broker:
             garbled_frames=self._loop.garbled_frames + self._fetches.garbled_frames,
             stopped={partition: str(o.error) for partition, o in owned.items() if o.error is not None},
             cut={partition: o.cut for partition, o in owned.items() if o.cut},
+            keeper="" if self._keeper is None else self._keeper.error,
         )
 
     def close(self, timeout: float = 30.0) -> None:
@@ -135,10 +146,12 @@ class Broker:
         def left() -> float:
             return max(0.0, deadline - time.monotonic())
 
+        keeper_ended = self._keeper is None or self._keeper.close(left())
         self._closing.set()
         self._thread.join(left())
         ended = (
-            not self._thread.is_alive()
+            keeper_ended
+            and not self._thread.is_alive()
             and self._loop.syncer.close(left())
             and self._fetches.close(left())
             and self._worker.close(left())
@@ -162,6 +175,12 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _make_keeper(self, folder: Path) -> Keeper:
+        keeper, partitions = Keeper(folder, self.endpoint), self._partitions
+        partitions.keeper = keeper.identity
+        self._fetches.keeper_files = KeeperFiles(folder, lambda topic: partitions.meta.snapshots(topic, keeper.identity))
+        return keeper
 
 
 def _fetch_bind(endpoint: str) -> str:

@@ -9,12 +9,13 @@ import threading
 
 import zmq
 
-from ..errors import CorruptLog, ParamstreamError
+from ..errors import CorruptLog, LogTruncated, ParamstreamError
 from ..events.codec import position_of
-from ..transport.messages import Fetch, Fetched, decode_message, encode_message
+from ..transport.messages import Fetch, Fetched, FetchFile, decode_message, encode_message
 from ..transport.pieces import pieces_of
 from ..transport.sockets import Socket, release, router
 from ..transport.wire import WireError
+from .keeper_files import KeeperFiles
 from .partitions import Partitions
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024
@@ -29,6 +30,8 @@ class FetchServer:
     def __init__(self, address: str, *, insecure: bool, partitions: Partitions) -> None:
         self._socket, self.address = router(address, insecure=insecure)
         self._partitions = partitions
+        self.keeper_files: KeeperFiles | None = None
+        """Set before `start` where the broker has a keeper."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paramstream-fetches", daemon=True)
         self.garbled_frames = 0
@@ -60,10 +63,13 @@ class FetchServer:
             message = decode_message(parts[0]) if len(parts) == 1 else None
         except CorruptLog:
             message = None
-        if not isinstance(message, Fetch):
+        if isinstance(message, FetchFile):
+            answer, frames = self._read_file(message)
+        elif isinstance(message, Fetch):
+            answer, frames = self._read(message)
+        else:
             self.garbled_frames += 1
             return
-        answer, frames = self._read(message)
         try:
             for piece in (encode_message(answer), *pieces_of(frames)):
                 socket.send_multipart([routing_id, piece], zmq.NOBLOCK, copy=False)
@@ -89,3 +95,19 @@ class FetchServer:
         wire = WireError.of(error) if error is not None else None
         sizes = tuple(len(frame) for frame in frames)
         return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire, sizes), frames
+
+    def _read_file(self, ask: FetchFile) -> tuple[Fetched, list[memoryview]]:
+        frames, size, wire = list[memoryview](), 0, None
+        try:
+            if self.keeper_files is None:
+                raise LogTruncated(
+                    "this broker has no keeper that holds what has left the log",
+                    partition=ask.partition,
+                    remedy="Start the broker with its keeper",
+                )
+            piece, size = self.keeper_files.read(ask)
+            frames = [memoryview(piece)] if piece else []
+        except ParamstreamError as error:
+            wire = WireError.of(error)
+        sizes = tuple(len(frame) for frame in frames)
+        return Fetched(ask.id, ask.topic, ask.partition, len(frames), 0, size, wire, sizes), frames

@@ -46,6 +46,7 @@ from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
 from ..transport.wire import Message, WireError
 from .calls import Calls
 from .clients import Clients, fenced
+from .copies import copied
 from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send
 from .following import MetaReader
@@ -512,7 +513,8 @@ class Loop:
         for partition, owned in self._partitions.owned.items():
             if owned.error is not None:
                 continue
-            floor = owned.core.trim_floor(self._reports.leases(partition), use, time.monotonic_ns())
+            leases, held = self._reports.leases(partition), copied(self._partitions, partition)
+            floor = owned.core.trim_floor(leases, use, time.monotonic_ns(), held)
             if floor > owned.log.start:
                 owned.core.trimmed(owned.log.cut(floor))
 

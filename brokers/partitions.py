@@ -40,6 +40,8 @@ class Partitions:
         self.opener = Opener(log, self.memory, owner, clock_s, monotonic_ns)
         self.ownership: Ownership = NOTHING if log.shared else EVERYTHING
         self.owned: dict[PartitionId, Owned] = {}
+        self.keeper = ""
+        """What names the keeper of this broker, whose announced snapshots let state leave the log; empty where there is none."""
         self.logs: dict[PartitionId, PartitionLog] = {}
         """For the fetch thread: replaced by item, never rebuilt."""
         self.shown: dict[PartitionId, int] = {}

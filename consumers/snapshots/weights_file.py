@@ -47,9 +47,7 @@ def record_of(sealed: Sealed, file: FileRecord) -> SealedRecord:
     """What the manifest says of the version that `pieces_of` wrote to `file`."""
     stored = stored_names(sealed)
     tensors = tuple(
-        TensorRecord(
-            name, spec.dtype, spec.shape, spec.nbytes, spec.digest.hex(), stored.get(name, ""), spec.tied_to
-        )
+        TensorRecord(name, spec.dtype, spec.shape, spec.nbytes, spec.digest.hex(), stored.get(name, ""), spec.tied_to)
         for name, spec in sealed.specs.items()
     )
     return SealedRecord(
