@@ -34,8 +34,11 @@ class Question:
         self._asked: list[Connection] = []
         self._unsent: list[Connection] = []
         self._answers: dict[Connection, Any] = {}
-        self._may_go_again = False
+        self._may_go_again = call.changes_nothing
         """Whoever was asked has done nothing, or would do nothing the second time."""
+
+        self.was_asked = False
+        """Some fleet was asked at some time."""
 
     @property
     def is_asked(self) -> bool:
@@ -44,7 +47,7 @@ class Question:
 
     def ask(self, fleet: Fleet) -> bool:
         """Send it to all brokers of `fleet` that it is for at first. False where one took it not yet (`send_rest`)."""
-        self._fleet = fleet
+        self._fleet, self.was_asked = fleet, True
         self._asked, self._answers = [], {}
         first, *self._later = fleet.stages(self._call)
         return self._send_to(first)
@@ -153,7 +156,7 @@ class Questions:
             self._over = reason
         for question in self.all():
             if self.remove(question):
-                question.done(None, _unknown(reason) if question.is_asked else _unsent(question, reason))
+                question.done(None, _unknown(reason) if question.was_asked else _unsent(question, reason))
 
 
 def _unknown(reason: str) -> OutcomeUnknown:

@@ -25,6 +25,7 @@ from paramstream.events.codec import Head, encode_event
 from paramstream.events.kinds import Note, Table
 from paramstream.transport.calls import (
     CreateTable,
+    CreateTopic,
     DeleteTopic,
     DescribePartitions,
     Join,
@@ -359,7 +360,7 @@ def test_what_comes_behind_moved_is_not_taken_any_more(two: list[BareBroker]) ->
     two[0].answer = two[1].answer = moves
     with linked([two[0].endpoint]) as (link, recorder):
         with pytest.raises(OutcomeUnknown, match="no longer has all of its partitions"):
-            link.request(ListTopics(), list[TopicRecord], 5.0)
+            link.request(DeleteTopic("t"), type(None), 5.0)
         recorder.wait_for(lambda told: told.count("connected") == 2)
         assert recorder.told == ["connected", "lost", "connected"]
 
@@ -375,7 +376,22 @@ def test_a_refused_request_is_asked_again_of_the_new_owner(two: list[BareBroker]
 
     owner.answer = moves
     with linked([owner.endpoint]) as (link, recorder):
-        assert link.request(ListTopics(), list[TopicRecord], 5.0) == TOPICS
+        call = CreateTopic("t", 8, "none", 8, exist_ok=False)
+        assert link.request(call, list[TopicRecord], 5.0) == TOPICS
+        assert recorder.told == ["connected", "lost", "connected"]
+
+
+def test_a_call_that_only_looks_is_asked_again_where_its_connection_goes(two: list[BareBroker]) -> None:
+    first, second = two
+    second.answer = answers([])
+
+    def moves(message: AnyMessage) -> list[Message | bytes]:
+        share(2, second)
+        return [Moved()]
+
+    first.answer = moves
+    with linked([first.endpoint]) as (link, recorder):
+        assert link.request(DescribePartitions(TOPIC), list[TopicRecord], 5.0) == []
         assert recorder.told == ["connected", "lost", "connected"]
 
 
