@@ -97,20 +97,24 @@ def restore(
     at: Moment = None,
     store: TieredStore | None = None,
     dense_only: bool = False,
+    *,
+    snapshots: str | os.PathLike[str] | None = None,
     arrays: ArrayKind | None = None,
 ) -> Replica:
     """The state of `topic` at a moment, as a replica that follows nothing and stays there. Only what is durable counts.
 
-    `source` is "file:DIR", the folder of a local log (its broker may be running), or the endpoint of a broker. `at` is a
-    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a
-    `datetime` with a zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV
-    out. `store` is left open when the replica is closed.
+    `source` is "file:DIR", the folder of a local log (its broker may be running), the endpoint of a broker, or "snapshot:DIR",
+    a folder of snapshots, of which one by itself is restored. `at` is a version (the weights sealed last under that number, rows
+    and KV at the closed cut of its commit), a vector or a `datetime` with a zone (the greatest closed state at or before it), or
+    None for the head. `dense_only` leaves rows and KV out. `snapshots` is a folder of snapshots to begin with where the log no
+    longer has all of rows and KV, or of a version. `store` is left open when the replica is closed.
 
-    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where the log has no such version,
-    `LogTruncated` where it no longer reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`,
-    `StorageFull`, `ConnectFailed`.
+    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
+    where nothing reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`, `StorageFull`, `ConnectFailed`.
     """
-    return restore_from(source, topic, at, store, dense_only, registry=registry, arrays=arrays)
+    return restore_from(
+        source, topic, at, store, dense_only, registry=registry, snapshots=snapshots, arrays=arrays
+    )
 
 
 class Client:

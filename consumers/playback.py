@@ -7,10 +7,11 @@ restore applies a log by the very steps by which a live replica follows one: the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent, ParamstreamError
 from ..events.codec import Buffer, position_of
@@ -35,6 +36,8 @@ class Cut:
     """Partition number → the position before the first event to apply."""
     until: Mapping[int, int]
     """Partition number → the last position to apply."""
+    seeded: Collection[int] = ()
+    """Partitions that begin with state which is in hand, and in which the log goes on behind `after`."""
 
     def holds(self, number: int, position: int) -> bool:
         return position <= self.until.get(number, 0)
@@ -74,8 +77,11 @@ class Playback:
         return found
 
     def _describe(self, number: int) -> PartitionRecord:
-        """`accepted` is 0: the replica's constructor waits for nothing, since all is applied before its link has started."""
-        after = self._cut.after.get(number, 0)
+        """`accepted` is 0: the replica's constructor waits for nothing, since all is applied before its link has started.
+
+        A partition that begins with state in hand begins where that says.
+        """
+        after = START if number in self._cut.seeded else self._cut.after.get(number, START)
         return PartitionRecord(self._source.record.id, number, 0, after, 0, 0, after, (), 0)
 
 

@@ -1,4 +1,4 @@
-"""Point-in-time restore: the state of a topic at a version, a vector or a time, from a log's folder or a broker.
+"""Point-in-time restore: the state of a topic at a version, a vector or a time, from a log, a broker or a snapshot.
 
     with ps.restore("file:/var/lib/paramstream", "model", at=1200) as rep:
         rep.weights()["layer.weight"]
@@ -8,27 +8,57 @@ What comes back is a `Replica` that follows nothing: it stays at that state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..consistency.gate import Ordering
 from ..consistency.position import START, show
-from ..errors import InvalidEvent, LogTruncated, NotDurable, ParamstreamError
+from ..errors import (
+    CorruptLog,
+    InvalidEvent,
+    LogTruncated,
+    NotDurable,
+    ParamstreamError,
+    ParamstreamTimeout,
+    VersionNotHeld,
+)
 from ..eventlog.open import folder_of
 from ..eventlog.reading import FolderReader
 from ..events.arrays import ArrayKind
+from ..events.limits import check_version
 from ..tiers.store import TieredStore
-from ..transport.calls import VersionRecord
 from ..transport.directory import Directory
 from ..transport.link import Handler, Link
 from ..transport.messages import Hello
-from .playback import Playback
+from .playback import Cut, Playback
 from .replica import Replica
-from .sources import BrokerSource, LogSource, Progress, Registry, Source
-from .targets import Moment, find_target
+from .snapshots.choosing import check_alone, is_whole, seeds_below, snapshots_in
+from .snapshots.reading import Snapshot
+from .snapshots.seeding import Seed
+from .sources import BrokerSource, LogSource, NoLog, Progress, Registry, Source
+from .targets import Moment, Target, find_target
 
 ANSWER_S = 30.0
 """How long a broker may take for each answer."""
+
+AT_ONCE_S = 0.001
+"""A replica over a playback has nothing to wait for: all there is was applied when its link has started."""
+
+_SNAPSHOT = "snapshot:"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller of `restore` says of the replica."""
+
+    topic: str
+    store: TieredStore | None
+    dense_only: bool
+    arrays: ArrayKind | None
+    progress: Progress
 
 
 def restore(
@@ -39,44 +69,39 @@ def restore(
     dense_only: bool = False,
     *,
     registry: Registry,
+    snapshots: str | os.PathLike[str] | None = None,
     arrays: ArrayKind | None = None,
     progress: Progress = lambda nbytes: None,
 ) -> Replica:
     """The state of `topic` at a moment, as a replica that follows nothing. Only what is durable counts.
 
-    `source` is "file:DIR", the folder of a local log (its broker may be running), or the endpoint of a broker. `at` is a
-    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a time
-    with a zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV out.
-    `store` is left open when the replica is closed. `progress` is told of bytes as they are applied.
+    `source` is "file:DIR", the folder of a local log (its broker may be running), the endpoint of a broker, or "snapshot:DIR",
+    a folder of snapshots, of which one by itself is restored. `at` is a version (the weights sealed last under that number, rows
+    and KV at the closed cut of its commit), a vector or a time with a zone (the greatest closed state at or before it), or None
+    for the head. `dense_only` leaves rows and KV out. `snapshots` is a folder of snapshots to begin with where the log no longer
+    has all of rows and KV, or of a version. `store` is left open when the replica is closed. `progress` is told of bytes as they
+    are applied.
 
-    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where the log has no such version,
-    `LogTruncated` where it no longer reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`,
-    `StorageFull`, `ConnectFailed`.
+    Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
+    where nothing reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`, `StorageFull`, `ConnectFailed`.
     """
+    wanted = Wanted(topic, store, dense_only, arrays, progress)
+    if source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
+        return _from_snapshot(snapshots_in(Path(source.removeprefix(_SNAPSHOT)).expanduser(), topic), at, wanted)
+    folder = None if snapshots is None else Path(snapshots).expanduser()
     with closing(_open(source, topic, registry)) as opened:
         if opened.record.persistence == "none":
             raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=topic)
-        if not dense_only:
-            _check_state(opened)
-        target = find_target(opened, at, dense_only)
-        playback = Playback(opened, target.cut, progress)
-        replica = Replica(
-            [topic],
-            directory=Directory(playback.ask),
-            make_link=playback.make_link,
-            name="restored",
-            ordering=Ordering.CAUSAL,
-            store=store,
-            keep_versions=1,
-            partitions=[] if dense_only else None,
-            arrays=arrays,
-        )
-    try:
-        _check(replica, topic, target.version)
-    except BaseException:
-        replica.close()
-        raise
-    return replica
+        try:
+            target = find_target(opened, at, dense_only)
+        except (VersionNotHeld, LogTruncated):
+            if folder is None or not isinstance(at, int) or not dense_only:
+                raise
+            return _from_snapshot(snapshots_in(folder, topic, opened.record.id), at, wanted)
+        trimmed = [] if dense_only else [n for n in range(opened.record.partitions) if opened.start(n) > START]
+        if not trimmed:
+            return _played(opened, target, None, wanted)
+        return _from_tail(opened, target, trimmed, folder, wanted)
 
 
 def _open(url: str, topic: str, registry: Registry) -> Source:
@@ -88,28 +113,94 @@ def _open(url: str, topic: str, registry: Registry) -> Source:
         return BrokerSource(make_link, topic, lambda: ANSWER_S)
     if not url.startswith("file:"):
         raise InvalidEvent(
-            f"nothing can be restored from {url!r}", item=url, remedy='Give "file:DIR", or a broker as tcp://HOST:PORT'
+            f"nothing can be restored from {url!r}",
+            item=url,
+            remedy='Give "file:DIR", "snapshot:DIR", or a broker as tcp://HOST:PORT',
         )
     return LogSource(FolderReader(folder_of(url)), topic, registry)
 
 
-def _check_state(source: Source) -> None:
-    """Rows and KV are in the log from the first event on."""
-    for number in range(source.record.partitions):
-        start = source.start(number)
-        if start > START:
-            raise LogTruncated(
-                f"rows and KV of this topic no longer reach back: the log starts behind {show(start)}",
-                topic=source.record.name,
-                partition=number,
-                position=start,
-                remedy="Restore the weights alone with dense_only=True",
-            )
+def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) -> Replica:
+    """One snapshot, without a log: the newest that is the moment's, and whole."""
+    if at is not None and not isinstance(at, int):
+        raise InvalidEvent(
+            "a snapshot by itself gives its own state, or its version",
+            topic=wanted.topic,
+            remedy="Give at=None or its version; or the log as the source, with this folder as snapshots=",
+        )
+    passed, damaged = list[int](), list[CorruptLog]()
+    for snapshot in snapshots:
+        if at is not None and snapshot.version != check_version(at):
+            passed += [] if snapshot.version is None else [snapshot.version]
+            continue
+        if not is_whole(snapshot, damaged):
+            continue
+        if not wanted.dense_only:
+            check_alone(snapshot, as_of_version=at is not None)
+        seed = Seed.of_snapshot(snapshot, range(0 if wanted.dense_only else snapshot.record.partitions))
+        starts = {number: at for (_, number), at in seed.starts.items()}
+        cut = Cut(starts, starts, seeded=starts)
+        return _played(NoLog(snapshot.record), Target(None, cut), seed, wanted)
+    if damaged:
+        raise damaged[0]
+    held = ", ".join(map(str, sorted(set(passed)))) or "none"
+    raise VersionNotHeld(
+        "neither the log nor a snapshot has that version",
+        topic=wanted.topic,
+        version=at,
+        remedy=f"The snapshots have: {held}",
+    )
 
 
-def _check(replica: Replica, topic: str, version: VersionRecord | None) -> None:
+def _from_tail(source: Source, target: Target, trimmed: Sequence[int], folder: Path | None, wanted: Wanted) -> Replica:
+    """Rows and KV of a snapshot that lies at or below the target, then the log: an older one where a newer one will not do."""
+    found = iter(()) if folder is None else snapshots_in(folder, wanted.topic, source.record.id)
+    for seed in seeds_below(found, trimmed, target.cut.until, source.start):
+        after = {**target.cut.after, **{number: floor for (_, number), floor in seed.starts.items()}}
+        cut = replace(target.cut, after=after, seeded=trimmed)
+        try:
+            return _played(source, Target(target.version, cut), seed, wanted)
+        except ParamstreamTimeout:
+            # The target was not closed, and the greatest closed cut below it lies before this snapshot's ceiling.
+            continue
+    number = trimmed[0]
+    raise LogTruncated(
+        f"rows and KV up to {show(source.start(number))} have left the log"
+        + ("" if folder is None else ", and no whole snapshot lies between there and the target"),
+        topic=wanted.topic,
+        partition=number,
+        position=source.start(number),
+        remedy="Restore with snapshots=DIR, a folder with an older snapshot, or the weights alone with dense_only=True",
+    )
+
+
+def _played(source: Source, target: Target, seed: Seed | None, wanted: Wanted) -> Replica:
+    """Raises `ParamstreamTimeout` where the seed's ceiling is not reached."""
+    playback = Playback(source, target.cut, wanted.progress)
+    replica = Replica(
+        [wanted.topic],
+        directory=Directory(playback.ask),
+        make_link=playback.make_link,
+        name="restored",
+        ordering=Ordering.CAUSAL,
+        store=wanted.store,
+        keep_versions=1,
+        partitions=[] if wanted.dense_only else None,
+        arrays=wanted.arrays,
+        seeds=[] if seed is None else [seed],
+        timeout=AT_ONCE_S,
+    )
+    try:
+        _check(replica, target, wanted.topic)
+    except BaseException:
+        replica.close()
+        raise
+    return replica
+
+
+def _check(replica: Replica, target: Target, topic: str) -> None:
     """All that was to be served is."""
-    status = replica.status()
+    status, version = replica.status(), target.version
     for error in status.stopped.values():
         raise error
     served = status.served.get(topic)

@@ -55,6 +55,28 @@ class Registry(Protocol):
     def versions_in(self, reader: LogReader, topic: TopicRecord) -> list[VersionRecord]: ...
 
 
+class NoLog:
+    """A topic whose state is all in hand: there is nothing to read."""
+
+    def __init__(self, record: TopicRecord) -> None:
+        self.record = record
+
+    def start(self, number: int) -> int:
+        return START
+
+    def versions(self) -> Sequence[VersionRecord]:
+        return ()
+
+    def context(self, version: VersionRecord) -> bytes:
+        return version.context
+
+    def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class LogSource:
     """A log that is read without being its owner. What becomes durable after a partition was first read may not be seen."""
 
