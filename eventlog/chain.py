@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog
 from ..events.codec import EventFrame, decode_event
@@ -116,8 +117,11 @@ def link(segments: list[Segment]) -> int:
     return 0
 
 
-def scan(segment: Segment, read: ReadAt, *, offset: int = HEADER_NBYTES, point: Point | None = None) -> Scan:
-    return Scan(segment.path, read, offset, segment.end, segment.header.point if point is None else point)
+def scan(
+    segment: Segment, read: ReadAt, *, offset: int = HEADER_NBYTES, point: Point | None = None, passed: int = START
+) -> Scan:
+    """See `Scan`; from the segment's beginning unless an offset and the point that is reached there are given."""
+    return Scan(segment.path, read, offset, segment.end, segment.header.point if point is None else point, passed)
 
 
 def records_of(segment: Segment, read: ReadAt) -> Iterator[Record]:

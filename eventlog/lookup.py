@@ -36,7 +36,7 @@ class Lookup:
         for at, segment in enumerate(segments):
             with opened(self._disk, segment.path) as read:
                 entry = (first or self._index(segment, read).find(after)) if at == 0 else beginning(segment)
-                scanned = scan(segment, read, offset=entry.offset, point=entry.point)
+                scanned = scan(segment, read, offset=entry.offset, point=entry.point, passed=after)
                 for record in scanned:
                     if not record.is_read or record.prefix.position <= after:
                         continue

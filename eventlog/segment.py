@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..consistency.position import show
+from ..consistency.position import START, show
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog
 from ..events.codec import FORMAT, MAGIC, MAX_BASE_BYTES, PREFIX_BYTES, Prefix, check_frame, read_prefix
@@ -124,10 +124,13 @@ class Scan:
     """The records of a file from `offset` to `end`, each proved whole before it is given.
 
     It ends at the first damage and leaves it in `damage`. `offset` and `counting` stand behind the last whole record.
+    Of records up to the position `passed`, which nobody asked for, only the prefix is proved: one whose rest is damaged keeps
+    nobody from those behind it.
     """
 
-    def __init__(self, path: Path, read: ReadAt, offset: int, end: int, point: Point) -> None:
+    def __init__(self, path: Path, read: ReadAt, offset: int, end: int, point: Point, passed: int = START) -> None:
         self.offset = offset
+        self._passed = passed
         self.counting = Counting(point)
         self.damage: Damage | None = None
         self._path = path
@@ -158,7 +161,8 @@ class Scan:
             return None
         before = self.counting.point
         try:
-            check_frame(frame)
+            if prefix.position > self._passed or prefix.kind in LOG_ONLY_KINDS:
+                check_frame(frame)
             counts = self.counting.takes(prefix, frame)
         except CorruptLog as error:
             self._damaged(error.problem, self.offset + prefix.nbytes)

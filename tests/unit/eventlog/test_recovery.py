@@ -141,6 +141,26 @@ def test_a_flipped_bit_in_a_closed_file_is_met_when_it_is_read_and_the_rest_stay
         log.close()
 
 
+def test_what_stands_behind_a_damaged_record_is_read_by_whoever_asks_for_it_K03(tmp_path: Path) -> None:
+    owner = Owner()
+    write(tmp_path, [*owner.opening(), *(owner.put(bytes(100)) for _ in range(4)), owner.base(), owner.put()])
+    path = segments(tmp_path)[-2]
+    first, damaged, behind = (owner.events[at] for at in (-5, -4, -3))
+    flip(path, path.stat().st_size - 2 * len(behind[1]) - 10)
+    log = LocalLog(tmp_path, LIMIT, boot="1")
+    try:
+        partition = log.open(PARTITION)
+        for _ in partition.recover().records:
+            pass
+        with pytest.raises(CorruptLog, match=path.name) as caught:
+            partition.read(first[0], LIMIT)
+        assert caught.value.position == first[0]
+        batch = partition.read(damaged[0], LIMIT)
+        assert [bytes(frame) for frame in batch.frames] == [frame for _, frame in owner.events[-3:]]
+    finally:
+        log.close()
+
+
 def test_a_pickle_in_the_place_of_a_record_is_refused_and_never_run_O01(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     evil = b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
