@@ -20,10 +20,12 @@ from uuid import uuid4
 import msgspec
 
 from ..consistency.vector import PartitionId
-from ..errors import ParamstreamTimeout
-from ..eventlog.log import EventLog
+from ..errors import InvalidEvent, ParamstreamTimeout
+from ..eventlog.kafka.settings import KafkaLog
+from ..eventlog.log import EventLog, Member, Membership, SharedLog
 from ..eventlog.open import open_log
 from ..transport.messages import Welcome
+from ..transport.slots import SLOTS
 from ..transport.sockets import release, router
 from ..transport.waiting import bounded
 from .fetching import FetchServer
@@ -31,6 +33,7 @@ from .following import MetaReader
 from .keeper import Keeper
 from .keeper_files import KeeperFiles
 from .loop import HEARTBEAT_S, Loop
+from .membership import SlotMember
 from .partitions import Partitions
 from .posting import Posting
 from .worker import Worker
@@ -78,30 +81,35 @@ class Broker:
     def __init__(
         self,
         bind: str = "tcp://127.0.0.1:0",
-        log: str | EventLog = "memory:",
+        log: str | KafkaLog | EventLog = "memory:",
         insecure: bool = False,
         keeper: str | os.PathLike[str] | None = None,
         *,
         log_limit: int | str | None = None,
+        advertise: str | None = None,
     ) -> None:
         self._closing = threading.Event()
         self._closed = False
+        self._slots: SlotMember | None = None
+        self._membership: Membership | None = None
         self._pid = os.getpid()
         in_process = f"inproc://paramstream-broker-{os.getpid()}-{next(_numbers)}"
         with ExitStack() as undo:
             self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
             undo.callback(self._socket.close, linger=0)
-            self._log = open_log(log, log_limit) if isinstance(log, str) else log
+            self._log = open_log(log, log_limit) if isinstance(log, str | KafkaLog) else log
             undo.callback(self._log.close)
             owner = f"{os.uname().nodename}:{os.getpid()}"
             self._partitions = Partitions(self._log, owner, time.time, time.monotonic_ns)
             self._posting = Posting(in_process)
             undo.callback(self._posting.close)
             self._worker = Worker(self._posting.post, OPENING_THREADS if self._log.shared else 1)
-            self._reader = MetaReader(self._partitions.opener, self._posting.post) if self._log.shared else None
+            shared = self._partitions.shared_log
+            self._reader = MetaReader(shared, self._posting.post) if shared is not None else None
             self._fetches = FetchServer(_fetch_bind(self.endpoint), insecure=insecure, partitions=self._partitions)
             undo.callback(self._fetches.close, 0.0)
             self._keeper = None if keeper is None else self._make_keeper(Path(keeper))
+            advertised = _advertised(self.endpoint, advertise, self._log.shared)
             welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
             self._loop = Loop(
                 self._socket, self._partitions, self._posting, self._worker, self._reader, welcome, self._closing
@@ -116,6 +124,8 @@ class Broker:
         if self._reader is not None:
             self._reader.open()
         self._thread.start()
+        if shared is not None:
+            self._membership = self._share(shared, Member(welcome.broker, advertised))
         if self._keeper is not None:
             self._keeper.start()
         _log.info("broker %s listens on %s", welcome.broker, self.endpoint)
@@ -153,6 +163,7 @@ class Broker:
             keeper_ended
             and not self._thread.is_alive()
             and self._loop.syncer.close(left())
+            and self._left()
             and self._fetches.close(left())
             and self._worker.close(left())
             and (self._reader is None or self._reader.close(left()))
@@ -168,6 +179,23 @@ class Broker:
         self._partitions.close()
         _log.info("the broker on %s is closed", self.endpoint)
 
+    def _share(self, log: SharedLog, member: Member) -> Membership:
+        """Be given slots from now on."""
+        self._slots = SlotMember(member, self._loop.owning, self._posting.post)
+        try:
+            return log.join(member, SLOTS, self._slots)
+        except BaseException:
+            self.close()
+            raise
+
+    def _left(self) -> bool:
+        """All is durable: the others may have this broker's slots at once."""
+        if self._slots is not None:
+            self._slots.stopped()
+        if self._membership is not None:
+            self._membership.leave()
+        return True
+
     def __enter__(self) -> Self:
         return self
 
@@ -181,6 +209,20 @@ class Broker:
         partitions.keeper = keeper.identity
         self._fetches.keeper_files = KeeperFiles(folder, lambda topic: partitions.meta.snapshots(topic, keeper.identity))
         return keeper
+
+
+def _advertised(endpoint: str, advertise: str | None, shared: bool) -> str:
+    """The address that other brokers tell clients. Raises `InvalidEvent` where that cannot be the one that is bound."""
+    if advertise is not None:
+        return advertise
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    if shared and host in ("0.0.0.0", "[::]", "*"):
+        raise InvalidEvent(
+            f"other brokers cannot tell clients that this one is at {endpoint}",
+            item=endpoint,
+            remedy='Give advertise="tcp://HOST:PORT" as clients reach it',
+        )
+    return endpoint
 
 
 def _fetch_bind(endpoint: str) -> str:

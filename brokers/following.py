@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import ParamstreamError
-from ..eventlog.log import PartitionLog
-from ..events.codec import EventFrame, decode_event
+from ..eventlog.log import SharedLog, Tail
+from ..events.codec import EventFrame
 from ..events.kinds import LOG_ONLY_KINDS
-from .opening import Opener
+from .opening import make_room_for_meta
 from .owned import META
 from .posting import Post
 from .state import PartitionState
@@ -25,8 +25,6 @@ POLL_S = 0.2
 RETRY_S = 0.5
 """The pause after a read that failed."""
 
-READ_BYTES = 1024 * 1024
-
 
 Told = Callable[[PartitionState | None, list[EventFrame]], None]
 
@@ -34,8 +32,8 @@ Told = Callable[[PartitionState | None, list[EventFrame]], None]
 class MetaReader:
     """One thread that reads. `start`, `stop` and `ask` belong to the loop, and all answers are given there."""
 
-    def __init__(self, opener: Opener, post: Post) -> None:
-        self._opener = opener
+    def __init__(self, log: SharedLog, post: Post) -> None:
+        self._log = log
         self._post = post
         self._changed = threading.Condition()
         self._told: Told | None = None
@@ -45,9 +43,8 @@ class MetaReader:
         """Grows with each `start`: what was read for an earlier one is told to nobody."""
         self._next = 0.0
         """When the log is looked at, though nobody asks."""
-        self._log: PartitionLog | None = None
-        """Open while reading goes well; the thread's own, as `_at` is."""
-        self._at = 0
+        self._tail: Tail | None = None
+        """While reading goes well; the thread's own."""
         self._thread = threading.Thread(target=self._run, name="paramstream-meta", daemon=True)
 
     def open(self) -> None:
@@ -90,14 +87,14 @@ class MetaReader:
         while self._wait():
             with self._changed:
                 if serial != self._reading:
-                    serial, self._log = self._reading, None
+                    serial, self._tail = self._reading, None
                 asked, self._asked = self._asked, []
             try:
                 state, records = self._read()
             except ParamstreamError as error:
                 _log.info("__meta cannot be read: %s", error)
                 with self._changed:
-                    self._log, self._next = None, time.monotonic() + RETRY_S
+                    self._tail, self._next = None, time.monotonic() + RETRY_S
                     self._asked = asked + self._asked
                 continue
             self._next = time.monotonic() + POLL_S
@@ -109,29 +106,26 @@ class MetaReader:
         with self._changed:
             while not self._is_closing:
                 left_s = max(0.0, self._next - time.monotonic())
-                if self._told is not None and (not left_s or (self._asked and self._log is not None)):
+                if self._told is not None and (not left_s or (self._asked and self._tail is not None)):
                     return True
                 self._changed.wait(None if self._told is None else left_s)
             return False
 
     def _read(self) -> tuple[PartitionState | None, list[EventFrame]]:
         """Everything up to the log's end: anew where the log was not open, else what has come since."""
-        state: PartitionState | None = None
-        if self._log is None:
-            self._opener.make_room_for_meta()
-            log = self._opener.log.open(META)
-            recovered = log.recover()
-            state = PartitionState()
-            if recovered.base is not None:
-                state = PartitionState.decode(recovered.base.bulk, recovered.base.position)
-            for record in recovered.records:
-                _apply(state, record)
-            self._log, self._at = log, state.position
-        records: list[EventFrame] = []
-        while (batch := self._log.read(self._at, READ_BYTES)).frames:
-            records += map(decode_event, batch.frames)
-            self._at = batch.end
-        return state, records
+        if self._tail is not None:
+            return None, list(self._tail.read())
+        make_room_for_meta(self._log)
+        tail = self._log.follow(META)
+        recovered = tail.recover()
+        state = PartitionState()
+        if recovered.base is not None:
+            state = PartitionState.decode(recovered.base.bulk, recovered.base.position)
+        for record in recovered.records:
+            if record.kind not in LOG_ONLY_KINDS:
+                state.apply(record, registry=True)
+        self._tail = tail
+        return state, []
 
     # --- in the loop ----------------------------------------------------------------------------------------------------
 
@@ -142,8 +136,3 @@ class MetaReader:
             self._told(state, records)
         for then in asked:
             then()
-
-
-def _apply(state: PartitionState, record: EventFrame) -> None:
-    if record.kind not in LOG_ONLY_KINDS:
-        state.apply(record, registry=True)

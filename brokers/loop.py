@@ -114,7 +114,7 @@ class Loop:
             partitions, self.owning, topics, self._pending, self._reports, self.write, time.monotonic_ns, self._overview
         )
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
-        self._appended: dict[PartitionId, PartitionLog] = {}
+        self._appended: set[PartitionId] = set()
         self._appended_bytes = 0
         self._full_segments: set[PartitionId] = set()
         """Closed until all of their segment is synced: then a base begins the next one."""
@@ -344,14 +344,14 @@ class Loop:
         except ParamstreamError as error:
             self._stops(owned, error)
             return False
-        self._appended[owned.core.partition] = owned.log
-        if not self._in_memory(owned.log):
+        self._appended.add(owned.core.partition)
+        if not self._in_memory(owned):
             self._appended_bytes += len(effect.frame)
         return True
 
     def _log_is_behind(self, partition: PartitionId) -> bool:
         owned = self._partitions.owned.get(partition)
-        lasts = owned is not None and not self._in_memory(owned.log)
+        lasts = owned is not None and not self._in_memory(owned)
         return lasts and self.syncer.is_behind(self._appended_bytes)
 
     def _send_all(self, owned: Owned, sends: Iterable[Send]) -> None:
@@ -377,21 +377,22 @@ class Loop:
         self._close_segments(pressed)
         if not self._appended:
             return
-        appended, self._appended = self._appended, {}
+        appended, self._appended = self._appended, set()
         now_ns = time.monotonic_ns()
-        for owned in [owned for partition in appended if (owned := self._partitions.owned.get(partition))]:
+        batch = [owned for partition in appended if (owned := self._partitions.owned.get(partition)) is not None]
+        for owned in batch:
             owned.load.batch_ended(owned.core.sequenced, now_ns)
         nbytes, self._appended_bytes = self._appended_bytes, 0
-        in_memory = [log for log in appended.values() if self._in_memory(log)]
+        in_memory = [owned.log for owned in batch if self._in_memory(owned)]
         if in_memory:
             self._synced([(log.partition, log.sync()) for log in in_memory])
-        on_disk = [log for log in appended.values() if not self._in_memory(log)]
+        on_disk = [(owned.log, owned.core.sequenced) for owned in batch if not self._in_memory(owned)]
         if on_disk:
             self.syncer.appended(on_disk, nbytes)
 
     def _close_segments(self, pressed: bool) -> None:
         """A base closes a full segment, and that syncs what is left of it: so events wait until nothing is, and the loop does not."""
-        for partition in self._appended.keys() - self._full_segments:
+        for partition in self._appended - self._full_segments:
             owned = self._partitions.owned.get(partition)
             if owned is not None and owned.log.wants_base:
                 self._full_segments.add(partition)
@@ -399,7 +400,7 @@ class Loop:
         for partition in list(self._full_segments):
             owned = self._partitions.owned.get(partition)
             if owned is not None and owned.error is None:
-                if not (pressed or self._in_memory(owned.log) or owned.core.durable == owned.core.sequenced):
+                if not (pressed or self._in_memory(owned) or owned.core.durable == owned.core.sequenced):
                     continue
                 self._begin_segment(owned)
             self._full_segments.discard(partition)
@@ -411,11 +412,10 @@ class Loop:
         except ParamstreamError as error:
             self._stops(owned, error)
         else:
-            self._appended[owned.core.partition] = owned.log
+            self._appended.add(owned.core.partition)
 
-    def _in_memory(self, log: PartitionLog) -> bool:
-        owned = self._partitions.owned.get(log.partition)
-        return self._partitions.durable_on_append or (owned is not None and not owned.lasts)
+    def _in_memory(self, owned: Owned) -> bool:
+        return self._partitions.durable_on_append or not owned.lasts
 
     def _synced(self, heads: list[tuple[PartitionId, int]]) -> None:
         now_ns = time.monotonic_ns()

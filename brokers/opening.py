@@ -41,18 +41,15 @@ class Opener:
         clock_s: Callable[[], float],
         monotonic_ns: Callable[[], int],
     ) -> None:
-        self.log = log
+        self._log = log
         self._memory = memory
         self._owner = owner
         self._clock_s = clock_s
         self._monotonic_ns = monotonic_ns
 
     def open_meta(self) -> Owned:
-        self.make_room_for_meta()
+        make_room_for_meta(self._log)
         return self.open(META, META_SETTINGS)
-
-    def make_room_for_meta(self) -> None:
-        self.log.create_topic(META[0], "__meta", 1)
 
     def open(self, partition: PartitionId, settings: PartitionSettings, tables: Sequence[Table] = ()) -> Owned:
         """Take the partition over. `tables` are those of its topic in `__meta`: under persistence "none" a partition's own
@@ -60,7 +57,7 @@ class Opener:
 
         Raises what the log raises; `Fenced` where another broker has claimed it meanwhile.
         """
-        durable = self.log.open(partition)
+        durable = self._log.open(partition)
         log = durable if settings.persistence != "none" else self._memory.anew(partition)
         core = PartitionCore(partition, settings)
         recovered = durable.recover()
@@ -88,12 +85,12 @@ class Opener:
         """The partition without its being opened: whoever asks for it is told `error`, and its log is left as it is."""
         _log.error("partition %016x/%d stands still: %s", *partition, error)
         error.topic = error.topic or settings.topic_name
-        log = self.log.open(partition)
+        log = self._log.open(partition)
         return Owned(PartitionCore(partition, settings), FanOutCore(), log, log, error)
 
     def _open_epoch(self, owned: Owned, tables: Sequence[Table]) -> None:
         core, now_ns = owned.core, self._monotonic_ns()
-        effects = core.open(int(self._clock_s() * 1e9), now_ns, self.log.boot, self.log.failed_writes)
+        effects = core.open(int(self._clock_s() * 1e9), now_ns, self._log.boot, self._log.failed_writes)
         if not owned.lasts and core.settings.role == "state":
             for table in tables:
                 effects += core.write(table, (), now_ns)
@@ -113,3 +110,7 @@ class Opener:
                     partition=log.partition[1],
                     remedy="Look at the log; it is tried again",
                 )
+
+
+def make_room_for_meta(log: EventLog) -> None:
+    log.create_topic(META[0], "__meta", 1)

@@ -245,6 +245,8 @@ class Owning:
             self._wait(partition)
         elif not self.is_revoking and partitions.ownership.has(partition) and partition not in partitions.owned:
             partitions.take(result)
+        else:
+            partitions.give_up(partition)
         if not self._opening:
             self.reconcile()
 

@@ -8,7 +8,7 @@ from typing import cast
 from ..consistency.position import show
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, InvalidEvent, NotOwner, ParamstreamError, UnknownTopic
-from ..eventlog.log import EventLog, PartitionLog
+from ..eventlog.log import EventLog, PartitionLog, SharedLog
 from ..eventlog.memory import MemoryLog
 from ..events.codec import Head, decode_vector
 from ..events.kinds import Commit, Payload
@@ -37,6 +37,7 @@ class Partitions:
     ) -> None:
         self.log = log
         self.memory = MemoryLog(limit=log.limit)
+        self.shared_log = cast("SharedLog", log) if log.shared else None
         self.opener = Opener(log, self.memory, owner, clock_s, monotonic_ns)
         self.ownership: Ownership = NOTHING if log.shared else EVERYTHING
         self.owned: dict[PartitionId, Owned] = {}
@@ -69,6 +70,8 @@ class Partitions:
         self.shown.pop(partition, None)
         if owned is not None and not owned.lasts:
             self.memory.drop(partition)
+        if self.shared_log is not None:
+            self.shared_log.release(partition)
         self._checked.clear()
         self._share_rings()
         return owned

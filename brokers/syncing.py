@@ -31,7 +31,8 @@ class Syncer:
         self._synced = synced
         self._failed = failed
         self._changed = threading.Condition()
-        self._dirty: dict[PartitionId, PartitionLog] = {}
+        self._dirty: dict[PartitionId, tuple[PartitionLog, int]] = {}
+        """Logs, each with the position up to which it is to be synced."""
         self._dirty_since: float | None = None
         self._syncing_since: float | None = None
         """Of what the present sync covers: when the oldest of it was appended."""
@@ -42,11 +43,11 @@ class Syncer:
     def start(self) -> None:
         self._thread.start()
 
-    def appended(self, logs: Iterable[PartitionLog], nbytes: int) -> None:
-        """These logs have something to sync. Never waits for the disk."""
+    def appended(self, logs: Iterable[tuple[PartitionLog, int]], nbytes: int) -> None:
+        """These logs have something to sync, up to the position beside each. Never waits for the disk."""
         with self._changed:
-            for log in logs:
-                self._dirty[log.partition] = log
+            for log, at in logs:
+                self._dirty[log.partition] = log, at
             if self._dirty_since is None:
                 self._dirty_since = time.monotonic()
             self._unsynced_bytes += nbytes
@@ -81,13 +82,23 @@ class Syncer:
                 self._syncing_since, self._dirty_since = self._dirty_since, None
                 nbytes = self._unsynced_bytes
             heads: list[tuple[PartitionId, int]] = []
-            for partition, log in dirty.items():
+            left: dict[PartitionId, tuple[PartitionLog, int]] = {}
+            for partition, (log, at) in dirty.items():
                 try:
-                    heads.append((partition, log.sync()))
+                    head = log.sync()
                 except ParamstreamError as error:
                     self._failed(log, error)
+                    continue
+                heads.append((partition, head))
+                if head < at:
+                    left[partition] = log, at
             with self._changed:
-                self._unsynced_bytes -= nbytes
+                if left:
+                    # All of it stays in the window, as old as it is, until the rest is durable too.
+                    self._dirty = left | self._dirty
+                    self._dirty_since = self._syncing_since
+                else:
+                    self._unsynced_bytes -= nbytes
                 self._syncing_since = None
             # Only now: whom this wakes finds the window as it is.
             if heads:

@@ -7,9 +7,9 @@ record counts if the latest claim is its writer's own (epoch and nonce) and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..consistency.vector import PartitionId
 from ..events.codec import Buffer, EventFrame
@@ -160,4 +160,59 @@ class EventLog(Protocol):
 
     def close(self) -> None:
         """Sync and give back everything. A second call changes nothing."""
+        ...
+
+
+class Tail(Protocol):
+    """Reads one partition without owning it, and goes on reading what comes. For one thread."""
+
+    def recover(self) -> Recovered:
+        """The newest base, and what counts behind it. Blocks."""
+        ...
+
+    def read(self) -> Iterator[EventFrame]:
+        """Events, notes and epoch records that count, from where the last call ended to the log's end as of this call. Blocks."""
+        ...
+
+
+class Member(NamedTuple):
+    """One of the brokers that share a log."""
+
+    broker: str
+    """Its id, another one at each start."""
+    endpoint: str
+    """Where clients reach it."""
+
+
+class SlotListener(Protocol):
+    """What a broker hears of its slots. Calls come one at a time, in a thread of the log's."""
+
+    def revoking(self) -> None:
+        """Any slot may go to another broker once this returns."""
+        ...
+
+    def assigned(self, generation: int, owners: Mapping[Member, Sequence[int]]) -> None:
+        """The slots of all brokers from now on, this one's among them. Must not block."""
+        ...
+
+
+class Membership(Protocol):
+    """A broker's place among those that share a log."""
+
+    def leave(self) -> None:
+        """Its slots go to the others at once. Blocks; afterwards nothing more is heard. A second call changes nothing."""
+        ...
+
+
+class SharedLog(EventLog, Protocol):
+    """A log that several brokers have open at once. Each `open` of a partition is for one tenure, and gives a new object."""
+
+    def join(self, member: Member, slots: int, listener: SlotListener) -> Membership:
+        """Be one of the brokers that share `slots` among them. Those that say nothing for a while lose theirs to the others."""
+        ...
+
+    def follow(self, partition: PartitionId) -> Tail: ...
+
+    def release(self, partition: PartitionId) -> None:
+        """This broker owns it no longer: nothing more is appended. Nothing where it is not open."""
         ...

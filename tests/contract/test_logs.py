@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.shared_log import FakeSharedLog, FakeSharedPartition, SharedStore
 from paramstream.consistency.vector import PartitionId
 from paramstream.eventlog.kafka.log import KafkaEventLog
 from paramstream.eventlog.kafka.partition import KafkaPartition
@@ -72,3 +73,19 @@ class TestKafkaLog(LogSuite):
     def test_it_is_shared_and_durable_once_it_is_acknowledged(self, log: EventLog) -> None:
         assert log.shared and not log.durable_on_append
         assert (log.boot, log.failed_writes, log.limit) == ("", 0, LIMIT)
+
+
+class SelfMakingFake(FakeSharedLog):
+    def open(self, partition: PartitionId) -> FakeSharedPartition:
+        self.create_topic(partition[0], "suite", partition[1] + 1)
+        return super().open(partition)
+
+
+class TestFakeSharedLog(LogSuite):
+    """What the tests of several brokers rest on."""
+
+    @pytest.fixture
+    def log(self) -> Iterator[EventLog]:
+        log = SelfMakingFake(SharedStore(), "one", LIMIT)
+        yield log
+        log.close()

@@ -25,6 +25,9 @@ class Log:
         self.begun = threading.Event()
         self.always = False
         self.fails: ParamstreamError | None = None
+        self.at = 5
+        self.comes_to: int | None = None
+        """Where that is not all of it."""
 
     def sync(self) -> int:
         self.begun.set()
@@ -33,7 +36,7 @@ class Log:
             self.goes_on.clear()
         if self.fails is not None:
             raise self.fails
-        return 5
+        return self.at if self.comes_to is None else self.comes_to
 
 
 class Told:
@@ -56,7 +59,7 @@ class Told:
         self.any.set()
 
     def appended(self, log: Log, nbytes: int) -> None:
-        self.syncer.appended([cast(PartitionLog, log)], nbytes)
+        self.syncer.appended([(cast(PartitionLog, log), log.at)], nbytes)
 
 
 @pytest.fixture
@@ -118,3 +121,25 @@ def test_what_could_not_be_synced_leaves_the_window(told: Told, log: Log) -> Non
     while told.syncer.is_behind():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_sync_that_comes_back_early_is_asked_again_and_the_window_stays_as_it_is(
+    told: Told, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "MAX_UNSYNCED_S", 0.05)
+    log.comes_to = 3
+    told.appended(log, 101)
+    for _ in range(3):
+        assert log.begun.wait(10.0)
+        log.begun.clear()
+        told.any.clear()
+        log.goes_on.set()
+        assert told.any.wait(10.0)
+        assert told.syncer.is_behind(), "by its bytes, and soon by its age"
+    log.comes_to = None
+    log.goes_on.set()
+    deadline = time.monotonic() + 10.0
+    while told.syncer.is_behind():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert told.heads[:3] == [((7, 0), 3)] * 3 and told.heads[-1] == ((7, 0), 5)
