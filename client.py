@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import os
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -379,12 +378,18 @@ class Client:
             raise InvalidEvent(
                 "what is run is no processor", remedy="Decorate it with @ps.processor(source=..., sink=...)"
             )
+        run = self._directory.of_topics([step.source, step.sink], lambda: self._run(step, name, Path(state), timeout))
+        self._keep(run)
+        return run
+
+    def _run(self, step: Processor, name: str, state: Path, timeout: float) -> ProcessorRun:
         source, sink = self._directory.topic(step.source), self._directory.topic(step.sink)
-        check_name("processor", f"processor {name}/{source.partitions}" if name else name)
+        check_name("processor", name)
+        check_name("processor", f"processor {name}/{source.partitions}")
         for record in (source, sink):
             if record.persistence == "none":
                 raise NotDurable(
-                    'nothing of it lasts, and a processor could do no input exactly once', topic=record.name,
+                    "nothing of it lasts, and a processor could do no input exactly once", topic=record.name,
                     remedy='Give source and sink the persistence "write_back" or "write_through"',
                 )  # fmt: skip
 
@@ -395,10 +400,8 @@ class Client:
             session.open(timeout)
             return Output(session, sink, self._directory)
 
-        around = Surroundings(step, name, source, Path(state), self._directory, self._make_link, make_out)
-        run = ProcessorRun(around, range(source.partitions + step.weights), timeout)
-        self._keep(run)
-        return run
+        around = Surroundings(step, name, source, state, self._directory, self._make_link, make_out)
+        return ProcessorRun(around, range(source.partitions + step.weights), timeout)
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 

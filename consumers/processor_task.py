@@ -225,6 +225,7 @@ class Task:
             make_link=around.make_link,
             start=VersionVector({(around.source.name, number): position}),
             partitions=(number,),
+            visibility="durable",
             follower=Follower(name, incarnation, self._report),
             timeout=OPEN_S,
         )

@@ -127,8 +127,12 @@ class Output:
         """Learn what the sink holds of this name, once that is durable: True if the sink holds anything.
 
         What was skipped is then as safe as what is sent. Raises `EventLost` where some of it turns out to be lost: another
-        join tells what is left.
+        join tells what is left; `UnknownTopic` where the sink is gone.
         """
+        self._session.check_joined(self._topic)
+        if not self._session.has_joined(self._topic):
+            # What such a partition holds will be known once it is served again; until then nothing can be skipped in it.
+            raise OutcomeUnknown("a partition of the sink stands still", topic=self.topic, remedy="It is tried again")
         found = self._session.last_events
         held: dict[tuple[int, int], Mark] = {
             partition: last.source
