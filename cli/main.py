@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import ParamstreamError
-from . import bench, broker, publish, replica, restore, subscribe, top, topics, versions
+from . import bench, broker, process, publish, replica, restore, subscribe, top, topics, versions
 from .demo import command as demo
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -35,7 +35,19 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: tuple[Command, ...] = (demo, broker, topics, versions, publish, subscribe, replica, restore, top, bench)
+COMMANDS: tuple[Command, ...] = (
+    demo,
+    broker,
+    topics,
+    versions,
+    publish,
+    subscribe,
+    replica,
+    process,
+    restore,
+    top,
+    bench,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
