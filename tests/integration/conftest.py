@@ -1,4 +1,4 @@
-"""A broker in this process and a client of it, closed whatever the test does."""
+"""A broker in this process and a client of it, closed whatever the test does; and what the command line says of kills."""
 
 from __future__ import annotations
 
@@ -19,3 +19,17 @@ def broker() -> Iterator[ps.Broker]:
 def client(broker: ps.Broker) -> Iterator[ps.Client]:
     with ps.connect(broker.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Chooses victims and moments."""
+    given: int = request.config.option.seed
+    return given
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int | None:
+    """How many kills are asked for, None where it is left to the test."""
+    given: int | None = request.config.option.rounds
+    return given

@@ -31,18 +31,6 @@ SEASON_ROUNDS = 25
 MakeHome = Callable[[Path, random.Random], Home]
 
 
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    given: int = request.config.option.seed
-    return given
-
-
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> int | None:
-    given: int | None = request.config.option.rounds
-    return given
-
-
 def run_kills(folder: Path, make_home: MakeHome, seed: int, rounds: int) -> None:
     """Kill something `rounds` times, start it again, and hold what everybody was told against the log."""
     # Each wait in here is bounded and there are many: the time that one test may take is not for this one.
