@@ -9,13 +9,16 @@ What comes back is a `Replica` that follows nothing: it stays at that state.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..consistency.gate import Ordering
 from ..consistency.position import START, show
+from ..consistency.vector import VersionVector
 from ..errors import (
     CorruptLog,
     InvalidEvent,
@@ -37,12 +40,16 @@ from .playback import Cut, Playback
 from .replica import Replica
 from .snapshots.choosing import check_alone, is_whole, seeds_below, snapshots_in
 from .snapshots.reading import Snapshot
+from .snapshots.remote import KeeperCopies
 from .snapshots.seeding import Seed
 from .sources import BrokerSource, LogSource, NoLog, Progress, Registry, Source
 from .targets import Moment, Target, find_target
 
 ANSWER_S = 30.0
 """How long a broker may take for each answer."""
+
+KEEPER_S = 600.0
+"""How long the broker's keeper may take for what has left the log."""
 
 AT_ONCE_S = 0.001
 """A replica over a playback has nothing to wait for: all there is was applied when its link has started."""
@@ -79,7 +86,7 @@ def restore(
     a folder of snapshots, of which one by itself is restored. `at` is a version (the weights sealed last under that number, rows
     and KV at the closed cut of its commit), a vector or a time with a zone (the greatest closed state at or before it), or None
     for the head. `dense_only` leaves rows and KV out. `snapshots` is a folder of snapshots to begin with where the log no longer
-    has all of rows and KV, or of a version. `store` is left open when the replica is closed. `progress` is told of bytes as they
+    has all of rows and KV, or of a version; without it a broker's keeper is asked. `store` is left open when the replica is closed. `progress` is told of bytes as they
     are applied.
 
     Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
@@ -154,24 +161,45 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
 
 def _from_tail(source: Source, target: Target, trimmed: Sequence[int], folder: Path | None, wanted: Wanted) -> Replica:
     """Rows and KV of a snapshot that lies at or below the target, then the log: an older one where a newer one will not do."""
-    found = iter(()) if folder is None else snapshots_in(folder, wanted.topic, source.record.id)
-    for seed in seeds_below(found, trimmed, target.cut.until, source.start):
-        after = {**target.cut.after, **{number: floor for (_, number), floor in seed.starts.items()}}
-        cut = replace(target.cut, after=after, seeded=trimmed)
-        try:
-            return _played(source, Target(target.version, cut), seed, wanted)
-        except ParamstreamTimeout:
-            # The target was not closed, and the greatest closed cut below it lies before this snapshot's ceiling.
-            continue
+    with closing(_seeds(source, target, trimmed, folder)) as seeds:
+        for seed in seeds:
+            after = {**target.cut.after, **{number: floor for (_, number), floor in seed.starts.items()}}
+            cut = replace(target.cut, after=after, seeded=trimmed)
+            # What is restored rests on nothing that lies behind the target.
+            within = {p: min(at, cut.until.get(p[1], at)) for p, at in seed.context.items() if p[0] == source.record.id}
+            seed.context = VersionVector({**seed.context, **within})
+            try:
+                return _played(source, Target(target.version, cut), seed, wanted)
+            except ParamstreamTimeout:
+                # The target was not closed, and the greatest closed cut below it lies before this snapshot's ceiling.
+                continue
     number = trimmed[0]
     raise LogTruncated(
-        f"rows and KV up to {show(source.start(number))} have left the log"
-        + ("" if folder is None else ", and no whole snapshot lies between there and the target"),
+        f"rows and KV up to {show(source.start(number))} have left the log, "
+        "and no whole snapshot lies between there and the target",
         topic=wanted.topic,
         partition=number,
         position=source.start(number),
         remedy="Restore with snapshots=DIR, a folder with an older snapshot, or the weights alone with dense_only=True",
     )
+
+
+def _seeds(source: Source, target: Target, trimmed: Sequence[int], folder: Path | None) -> Generator[Seed]:
+    """Of the folder; else, of a broker, from its keeper."""
+    until = target.cut.until
+    if folder is not None:
+        snapshots = snapshots_in(folder, source.record.name, source.record.id)
+        yield from seeds_below(snapshots, trimmed, until, source.start)
+    elif isinstance(source, BrokerSource):
+        name, deadline = f"restore-{uuid.uuid4().hex[:12]}", time.monotonic() + KEEPER_S
+        with KeeperCopies(source.make_link, name, deadline) as copies:
+            whole = Seed(source.record.id)
+            for number in trimmed:
+                partition, at = (source.record.id, number), source.partitions[number]
+                copy = copies.below(source.record.name, partition, at, until.get(number, START))
+                whole.state += copy.state
+                whole.context = whole.context.merge(copy.context)
+            yield whole
 
 
 def _played(source: Source, target: Target, seed: Seed | None, wanted: Wanted) -> Replica:

@@ -147,6 +147,7 @@ class BrokerSource:
 
         Raises `ConnectFailed`, `UnknownTopic`, `ParamstreamTimeout`.
         """
+        self.make_link = make_link
         self._pager = Pager(make_link, "restore", patience)
         self._versions: list[VersionRecord] | None = None
         try:
@@ -155,15 +156,15 @@ class BrokerSource:
         except BaseException:
             self.close()
             raise
-        self._partitions = {partition.partition: partition for partition in found}
+        self.partitions = {partition.partition: partition for partition in found}
 
     def start(self, number: int) -> int:
-        return self._partitions[number].start
+        return self.partitions[number].start
 
     def versions(self) -> Sequence[VersionRecord]:
         if self._versions is None:
             known: list[VersionRecord] = self._pager.ask(ListVersions(self.record.id), list[VersionRecord])
-            end = self._partitions[self.record.partitions].durable
+            end = self.partitions[self.record.partitions].durable
             self._versions = [version for version in known if version.position <= end]
         return self._versions
 
@@ -180,7 +181,7 @@ class BrokerSource:
         return found[0].context
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
-        end = self._partitions[partition[1]].durable
+        end = self.partitions[partition[1]].durable
         if after >= end:
             return []
         return [frame for frame in self._pager.read(partition, after, max_bytes) if position_of(frame) <= end]

@@ -6,6 +6,7 @@ far as the digests go: the manifest's own, and those of its files.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -84,6 +85,22 @@ class KeeperCopies:
                 damaged.append(error)
             else:
                 return seed
+
+    def below(self, topic: str, partition: PartitionId, at: PartitionRecord, until: int) -> Seed:
+        """A partition's copy whose ceiling lies at or below `until`: the newest such one that the keeper has.
+
+        Its entries are read, and proved, as they are asked for. Raises `LogTruncated` where there is none, `ParamstreamTimeout`.
+        """
+        for skip in itertools.count():
+            try:
+                manifest, digest = self._manifest(topic, partition, skip)
+                seed = self._seed(manifest, digest, topic, partition, at)
+            except CorruptLog as error:
+                _log.warning("a snapshot of the keeper is passed over: %s", error)
+                continue
+            if seed.targets[partition] <= until:
+                return seed
+        raise AssertionError("the keeper has a first snapshot")
 
     def _seed(self, manifest: Manifest, digest: str, topic: str, partition: PartitionId, at: PartitionRecord) -> Seed:
         state = manifest.state_of(partition[1])
