@@ -74,6 +74,9 @@ class Broker:
     all that a log named so holds: 4 GiB in memory, 64 GiB on disk unless given. With `keeper`, a folder, a process beside the broker
     makes snapshots of every topic there, so that rows and KV may leave the log behind them.
 
+    Brokers over one Kafka share its partitions. `name` is this one's own among them, the same at each start (its address, unless
+    given); `advertise` is the address that clients are told, where that is not the one bound.
+
     Raises `BindFailed` where the address or the log's folder is taken, `AccessDenied` for a bind beyond loopback,
     `CorruptLog` where the log is damaged in a place that is not its torn tail.
     """
@@ -86,11 +89,11 @@ class Broker:
         keeper: str | os.PathLike[str] | None = None,
         *,
         log_limit: int | str | None = None,
+        name: str | None = None,
         advertise: str | None = None,
     ) -> None:
         self._closing = threading.Event()
         self._closed = False
-        self._slots: SlotMember | None = None
         self._membership: Membership | None = None
         self._pid = os.getpid()
         in_process = f"inproc://paramstream-broker-{os.getpid()}-{next(_numbers)}"
@@ -125,7 +128,7 @@ class Broker:
             self._reader.open()
         self._thread.start()
         if shared is not None:
-            self._membership = self._share(shared, Member(welcome.broker, advertised))
+            self._membership = self._share(shared, Member(name or advertised, welcome.broker, advertised))
         if self._keeper is not None:
             self._keeper.start()
         _log.info("broker %s listens on %s", welcome.broker, self.endpoint)
@@ -163,7 +166,7 @@ class Broker:
             keeper_ended
             and not self._thread.is_alive()
             and self._loop.syncer.close(left())
-            and self._left()
+            and self._leave()
             and self._fetches.close(left())
             and self._worker.close(left())
             and (self._reader is None or self._reader.close(left()))
@@ -181,19 +184,16 @@ class Broker:
 
     def _share(self, log: SharedLog, member: Member) -> Membership:
         """Be given slots from now on."""
-        self._slots = SlotMember(member, self._loop.owning, self._posting.post)
         try:
-            return log.join(member, SLOTS, self._slots)
+            return log.join(member, SLOTS, SlotMember(member, self._loop.owning, self._posting.post))
         except BaseException:
             self.close()
             raise
 
-    def _left(self) -> bool:
+    def _leave(self) -> bool:
         """All is durable: the others may have this broker's slots at once."""
-        if self._slots is not None:
-            self._slots.stopped()
         if self._membership is not None:
-            self._membership.leave()
+            self._membership.close()
         return True
 
     def __enter__(self) -> Self:
@@ -207,7 +207,9 @@ class Broker:
     def _make_keeper(self, folder: Path) -> Keeper:
         keeper, partitions = Keeper(folder, self.endpoint), self._partitions
         partitions.keeper = keeper.identity
-        self._fetches.keeper_files = KeeperFiles(folder, lambda topic: partitions.meta.snapshots(topic, keeper.identity))
+        self._fetches.keeper_files = KeeperFiles(
+            folder, lambda topic: partitions.meta.snapshots(topic, keeper.identity)
+        )
         return keeper
 
 

@@ -7,7 +7,7 @@ record counts if the latest claim is its writer's own (epoch and nonce) and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -178,29 +178,39 @@ class Tail(Protocol):
 class Member(NamedTuple):
     """One of the brokers that share a log."""
 
+    name: str
+    """The same at each start: a broker that comes back soon gets its slots back."""
     broker: str
     """Its id, another one at each start."""
     endpoint: str
     """Where clients reach it."""
 
 
-class SlotListener(Protocol):
-    """What a broker hears of its slots. Calls come one at a time, in a thread of the log's."""
+class Share(NamedTuple):
+    """What one broker has of the slots."""
 
-    def revoking(self) -> None:
-        """Any slot may go to another broker once this returns."""
+    broker: str
+    endpoint: str
+    slots: tuple[int, ...]
+
+
+class SlotListener(Protocol):
+    """What a broker hears of its slots. Calls come one at a time, in a thread of the log's, and must not block."""
+
+    def revoking(self, done: Callable[[], None]) -> None:
+        """Any slot may go to another broker once `done` was called, from any thread, or the log waits no longer."""
         ...
 
-    def assigned(self, generation: int, owners: Mapping[Member, Sequence[int]]) -> None:
-        """The slots of all brokers from now on, this one's among them. Must not block."""
+    def assigned(self, generation: int, shares: Sequence[Share]) -> None:
+        """All brokers and their slots from now on, this one among them."""
         ...
 
 
 class Membership(Protocol):
     """A broker's place among those that share a log."""
 
-    def leave(self) -> None:
-        """Its slots go to the others at once. Blocks; afterwards nothing more is heard. A second call changes nothing."""
+    def close(self) -> None:
+        """Leave: its slots go to the others at once. Blocks; afterwards nothing more is heard. A second call changes nothing."""
         ...
 
 
@@ -208,7 +218,10 @@ class SharedLog(EventLog, Protocol):
     """A log that several brokers have open at once. Each `open` of a partition is for one tenure, and gives a new object."""
 
     def join(self, member: Member, slots: int, listener: SlotListener) -> Membership:
-        """Be one of the brokers that share `slots` among them. Those that say nothing for a while lose theirs to the others."""
+        """Be one of the brokers that share `slots` among them. Those that say nothing for a while lose theirs to the others.
+
+        Returns before the first slots are given. Raises `ConnectFailed` where the log does not answer.
+        """
         ...
 
     def follow(self, partition: PartitionId) -> Tail: ...

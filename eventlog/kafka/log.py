@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 
 from ...consistency.vector import PartitionId
 from ...errors import AccessDenied, ConnectFailed, UnknownTopic
+from ..log import Member, Share, SlotListener
 from ..tally import Tally, segment_nbytes_for
+from .group import SlotGroup
+from .membership import SlotMap
 from .partition import KafkaPartition
 from .scan import Place
 from .settings import KafkaLog
@@ -168,6 +171,23 @@ class KafkaEventLog:
             released = self._owned.pop(partition, None)
         if released is not None:
             released.release()
+
+    def join(self, member: Member, slots: int, listener: SlotListener) -> SlotGroup:
+        def assigned(slot_map: SlotMap) -> None:
+            shares = [Share(each.broker, each.endpoint, each.slots) for each in slot_map.members]
+            listener.assigned(slot_map.number, shares)
+
+        group = SlotGroup(
+            self.settings,
+            name=member.name,
+            broker=member.broker,
+            endpoint=member.endpoint,
+            slots=slots,
+            revoking=listener.revoking,
+            assigned=assigned,
+        )
+        group.start()
+        return group
 
     def follow(self, partition: PartitionId) -> Tail:
         """Reads a partition that another broker owns. Raises as `open` does."""

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ConnectFailed, CorruptLog, Fenced, UnknownTopic
 from paramstream.eventlog.counting import Counting
-from paramstream.eventlog.log import Batch, Recovered
+from paramstream.eventlog.log import Batch, Member, Membership, Recovered, SlotListener
 from paramstream.eventlog.memory import MemoryPartition
 from paramstream.eventlog.tally import Tally, segment_nbytes_for
 from paramstream.events.codec import Buffer, EventFrame, decode_event, read_prefix
 from paramstream.events.kinds import LOG_ONLY_KINDS, Kind
+
+from .slot_group import SlotGroup
 
 LIMIT = 1 << 30
 SYNC_WAIT_S = 0.1
@@ -52,6 +54,7 @@ class SharedStore:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.records: dict[PartitionId, _Records] = {}
+        self.group = SlotGroup()
         self._frozen: set[str] = set()
         self.delay_s = 0.0
         """How long making and dropping a topic takes."""
@@ -154,6 +157,9 @@ class FakeSharedLog:
             released = self._open.pop(partition, None)
         if released is not None:
             released.release()
+
+    def join(self, member: Member, slots: int, listener: SlotListener) -> Membership:
+        return self.store.group.join(member, slots, listener)
 
     def follow(self, partition: PartitionId) -> FakeTail:
         return FakeTail(self.store, partition)
