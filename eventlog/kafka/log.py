@@ -21,7 +21,7 @@ from .scan import Place
 from .settings import KafkaLog
 from .tail import Tail
 from .thread import KafkaThread
-from .topics import check_settings, kafka_name, new_topic_settings, shown_settings, topic_of
+from .topics import CHANGELOG, check_settings, kafka_name, new_topic_settings, shown_settings, topic_of
 from .wire import Refused, Trouble, Wire, patiently
 
 T = TypeVar("T")
@@ -216,6 +216,9 @@ class KafkaEventLog:
         self._names.pop(topic, None)
         if name is not None:
             await self._wire.delete(name)
+        for changelog in await self._wire.topics():
+            if topic_of(self.settings.topic_prefix, changelog.removesuffix(CHANGELOG)) == topic:
+                await self._wire.delete(changelog)
 
     def close(self) -> None:
         """Waits for what was appended, as long as a request may take; raises `ConnectFailed` where it is not durable by then."""

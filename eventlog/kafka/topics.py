@@ -17,6 +17,12 @@ from .wire import TopicSettings
 MAX_NAME = 249
 """Of a Kafka topic's name."""
 
+CHANGELOG = ".changelog"
+"""Ends the name of the Kafka topic that holds the changelogs of a topic's state partitions."""
+
+TOMBSTONES_S = 7 * 24 * 3600
+"""How long compaction leaves a tombstone: a reader that takes longer may miss it, and a deleted item would come back."""
+
 MAX_MESSAGE_BYTES = 1_048_588
 """`max.message.bytes` of our topics: 1 MiB and what Kafka adds to a batch."""
 
@@ -42,6 +48,12 @@ def kafka_name(prefix: str, name: str, topic: int) -> str:
     return f"{prefix}{_STRANGE.sub('-', name)[:room] or 'topic'}.{topic:016x}"
 
 
+def changelog_name(prefix: str, name: str, topic: int) -> str:
+    """As `kafka_name`, of the topic's changelogs."""
+    room = MAX_NAME - len(prefix) - len(CHANGELOG) - 17
+    return kafka_name(prefix, name[:room], topic) + CHANGELOG
+
+
 def topic_of(prefix: str, kafka_topic: str) -> int | None:
     """The id in the name of a Kafka topic of this log; None where it is none."""
     if not kafka_topic.startswith(prefix):
@@ -59,6 +71,19 @@ def new_topic_settings(settings: KafkaLog) -> dict[str, str]:
         "min.insync.replicas": str(settings.min_insync_replicas),
         # Kafka's own clock, which no client's can be too far ahead of. What we go by is the stamp in each frame.
         "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        "compression.type": "producer",
+    }
+
+
+def new_changelog_settings(settings: KafkaLog) -> dict[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(TOMBSTONES_S * 1000),
+        "max.message.bytes": str(MAX_MESSAGE_BYTES),
+        "min.cleanable.dirty.ratio": "0.1",
+        "min.insync.replicas": str(settings.min_insync_replicas),
+        "segment.bytes": str(64 * 1024 * 1024),
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
     }
