@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
+from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent, NotDurable, UnknownTopic
 from ..transport.calls import TopicRecord
 from .applying import Applier
 from .links import MakeLink
-from .scope import Scope
+from .scope import Scope, time_left
 from .snapshots.reading import open_snapshot
 from .snapshots.remote import KeeperCopies
 from .snapshots.seeding import Seed
+from .sources import BrokerSource
 from .subscription_core import SubscriptionCore
+from .targets import newest_within
 
 _SNAPSHOT = "snapshot:"
 RESUME = "resume"
@@ -104,6 +110,8 @@ class Beginning:
         """
         for seed in self._seeds:
             seed.fill(applier)
+        if isinstance(self._start.at, VersionVector):
+            self._begin_weights(self._start.at, make_link, deadline)
         trimmed = {record.id: numbers for record in self._scope.records if (numbers := self._scope.trimmed(record))}
         if trimmed:
             self._fill_from_keeper(applier, make_link, name, trimmed, deadline)
@@ -112,6 +120,25 @@ class Beginning:
         """Tell the core what it begins with."""
         for seed in self._seeds:
             seed.begin(core)
+
+    def _begin_weights(self, start: VersionVector[str], make_link: MakeLink, deadline: float) -> None:
+        """Weights begin with the newest version of which all that it rests on has been seen at the vector: that is lowered so to
+        a closed cut. What comes behind it follows.
+        """
+        for record in self._scope.records:
+            numbers = self._scope.state_partitions(record)
+            until = {number: start.get((record.name, number), START) for number in (*numbers, record.partitions)}
+            with closing(BrokerSource(make_link, record.name, lambda: time_left(deadline))) as source:
+                if source.record.id != record.id:
+                    raise UnknownTopic("the topic was replaced meanwhile", topic=record.name)
+                version = newest_within(source, until, numbers)
+                if version is None:
+                    continue
+                context = source.context(version)
+            at = self._scope.described[record.id, record.partitions]
+            self._scope.begin_weights(
+                msgspec.structs.replace(at, latest=version.position, latest_start=version.first - 1, context=context)
+            )
 
     def _fill_from_keeper(
         self, applier: Applier, make_link: MakeLink, name: str, trimmed: dict[int, list[int]], deadline: float
@@ -124,4 +151,10 @@ class Beginning:
     def _fill_partition(
         self, applier: Applier, copies: KeeperCopies, record: TopicRecord, partition: PartitionId
     ) -> None:
-        self.use(copies.fill(record.name, partition, self._scope.described[partition], applier))
+        at, start = self._scope.described[partition], self._start.at
+        if isinstance(start, VersionVector):
+            seed = copies.below(record.name, partition, at, start.get((record.name, partition[1]), START))
+            seed.fill(applier)
+        else:
+            seed = copies.fill(record.name, partition, at, applier)
+        self.use(seed)

@@ -8,7 +8,7 @@ from typing import cast
 
 from ..consistency.position import START, show
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, LogTruncated, NotDurable
+from ..errors import EventLost, InvalidEvent, LogTruncated, NotDurable
 from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
 
@@ -28,7 +28,8 @@ class Scope:
     ) -> None:
         """Asks where the partitions stand; `durable_only`: with what can no longer be lost.
 
-        Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `NotDurable`, `ParamstreamTimeout`.
+        Raises `UnknownTopic`, `InvalidEvent`, `LogTruncated`, `NotDurable`, `ParamstreamTimeout`, `EventLost` where `start` is ahead
+        of the log.
         """
         if not topics:
             raise InvalidEvent("a replica needs a topic")
@@ -68,6 +69,11 @@ class Scope:
         self._begun |= starts.keys()
         self.targets |= {partition: max(at, self.targets[partition]) for partition, at in targets.items()}
 
+    def begin_weights(self, at: PartitionRecord) -> None:
+        """The weight partition begins with the version that `at` says is its newest."""
+        self.latest.append(at)
+        self.targets[at.topic, at.partition] = at.latest
+
     def trimmed(self, record: TopicRecord) -> list[int]:
         """The topic's state partitions whose log does not reach back, and that do not begin with state either."""
         numbers = self.state_partitions(record)
@@ -101,9 +107,15 @@ class Scope:
             self.latest.append(at)
         self.targets[partition] = at.durable if self._durable_only else at.accepted
         if isinstance(start, VersionVector):
-            self.targets[partition] = target = start.get((record.name, at.partition), 0)
-            if weights and 0 < target < at.start:
-                raise LogTruncated(f"the log starts behind {show(at.start)}", topic=record.name, position=target)
+            self.targets[partition] = target = start.get((record.name, at.partition), START)
+            if target > at.accepted:
+                raise EventLost(
+                    f"the vector names {show(target)}, and the log ends at {show(at.accepted)}",
+                    topic=record.name,
+                    partition=at.partition,
+                    position=target,
+                    remedy="It is of another log, or of what was lost since",
+                )
 
 
 def is_durable_only(visibility: str) -> bool:

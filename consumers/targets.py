@@ -5,7 +5,7 @@ A moment is a version, a vector or a time. What is not closed is lowered to the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -51,35 +51,36 @@ def find_target(source: Source, at: Moment, dense_only: bool) -> Target:
         until = {number: closed.get((source.record.id, number), START) for number in _numbers(source.record)}
         return Target(version, Cut(_starts(source, version), until))
     until = _bounds(source, at, dense_only)
-    newest = newest_within(source, until, dense_only)
+    newest = newest_within(source, until, range(0 if dense_only else source.record.partitions))
     return Target(newest, Cut(_starts(source, newest), until))
 
 
-def newest_within(source: Source, until: Mapping[int, int], dense_only: bool) -> VersionRecord | None:
-    """The version sealed last of which all that it rests on lies within `until` (partition number → last position).
+def newest_within(source: Source, until: Mapping[int, int], numbers: Collection[int]) -> VersionRecord | None:
+    """The version sealed last of which all that it rests on in the state partitions `numbers` lies within `until` (partition
+    number → last position).
 
     None where the log never had one. Raises `LogTruncated` where it had, and no longer has all of it.
     """
-    record = source.record
-    first = record.partitions if dense_only else 0
-    for version in reversed(source.versions()):
+    record, known = source.record, source.versions()
+    for version in reversed(known):
         if version.position > until.get(record.partitions, START):
             continue
         rests_on = closed_cut(source, version)
         if all(
             at <= until.get(number, START) and _reaches(source, number, at)
             for (topic, number), at in rests_on.items()
-            if topic == record.id and first <= number < record.partitions
+            if topic == record.id and number in numbers
         ):
             _check_whole(source, version)
             return version
     start = source.start(record.partitions)
-    if START < until.get(record.partitions, START) <= start:
+    if known and START < start:
+        # What was sealed before went with the log's beginning.
         raise LogTruncated(
             f"the log's weights start behind {show(start)}",
             topic=record.name,
             partition=record.partitions,
-            position=until[record.partitions],
+            position=until.get(record.partitions, START),
             remedy=_oldest(source),
         )
     return None

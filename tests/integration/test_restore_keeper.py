@@ -40,12 +40,19 @@ def test_what_has_left_the_log_comes_from_the_brokers_keeper(tmp_path: Path) -> 
         live.wait(trainer.publish_weights({"w": np.full(8, 1.5)}, 1))
         expected = live.digest()
         trainer.put("later", b"1").durable.result(10)
-        for at in (1, trainer.put("last", b"1").accepted.result(10)):
+        last = trainer.put("last", b"1").durable.result(10)
+        for at in (1, last):
             with ps.restore(broker.endpoint, "model", at=at, arrays="numpy") as replica:
                 assert replica.weights()["w"].tolist() == [1.5] * 8 and replica.get("first") == b"1"
                 assert (replica.get("later") is None) == (at == 1)
                 assert at != 1 or replica.digest() == expected
         with ps.restore(log, "model", at=1, snapshots=tmp_path / "keeper", arrays="numpy") as replica:
             assert replica.digest() == expected
-        with pytest.raises(ps.LogTruncated):
-            ps.restore(broker.endpoint, "model", at=first)
+        with client.replica("model", start=last, arrays="numpy") as begun:
+            assert begun.get("first") == begun.get("last") == b"1" and begun.weights().version == 1
+        for begin in (
+            lambda: ps.restore(broker.endpoint, "model", at=first),
+            lambda: client.replica("model", start=first),
+        ):
+            with pytest.raises(ps.LogTruncated):
+                begin()
