@@ -26,7 +26,7 @@ from ...errors import CorruptLog, Fenced
 from ...events.codec import Buffer, Prefix, read_prefix
 from ...events.kinds import LOG_ONLY_KINDS, Kind
 from ..counting import Counting, Point
-from .records import MAX_BATCH_BYTES, RECORD_OVERHEAD, Mark, Whole, pieces_of
+from .records import MAX_BATCH_BYTES, RECORD_OVERHEAD, Mark, Whole, mark_of, pieces_of
 
 
 class Pending(NamedTuple):
@@ -34,8 +34,6 @@ class Pending(NamedTuple):
 
     frame: memoryview
     prefix: Prefix
-    before: Point
-    after: Point
     nbytes_before: int
     """Of all frames appended before it."""
 
@@ -120,10 +118,9 @@ class OwnerCore:
         prefix = read_prefix(view)
         if prefix.nbytes != len(view):
             raise CorruptLog(f"a frame says {prefix.nbytes} bytes and has {len(view)}", position=prefix.position)
-        before = self._ahead.point
         if not self._ahead.takes(prefix, view):
             return False
-        self._pending.append(Pending(view, prefix, before, self._ahead.point, self.nbytes))
+        self._pending.append(Pending(view, prefix, self.nbytes))
         self.nbytes += len(view)
         self.pending_nbytes += len(view)
         self.appended += 1
@@ -142,7 +139,7 @@ class OwnerCore:
         pieces = pieces_of(first.frame)
         if len(pieces) > 1:
             self._under_way = 0
-            mark = Mark(self._pieces_sent, len(pieces), self._base, first.nbytes_before)
+            mark = mark_of(first.frame, self._pieces_sent, len(pieces), self._base, first.nbytes_before)
             return Send([(mark.encode(), pieces[self._pieces_sent])])
         batch = self._batch()
         self._under_way = len(batch)
@@ -168,11 +165,11 @@ class OwnerCore:
         self._state = _State.READY
         if self._under_way:
             self._next_offset += self._under_way
-            return [self._stands(offset + at) for at in range(self._under_way)]
+            return [self._confirmed(offset + at) for at in range(self._under_way)]
         self._next_offset += 1
         self._pieces_sent += 1
         pieces = len(pieces_of(self._pending[0].frame))
-        return [self._stands(self._next_offset - pieces)] if self._pieces_sent == pieces else []
+        return [self._confirmed(self._next_offset - pieces)] if self._pieces_sent == pieces else []
 
     def unsure(self) -> None:
         """Whether the batch under way stands is not known."""
@@ -188,19 +185,24 @@ class OwnerCore:
         self._max_batch_bytes = nbytes // 2
         return True
 
-    def _stands(self, offset: int, before: Point | None = None) -> Stood:
+    def _confirmed(self, offset: int) -> Stood:
+        """The first pending frame stands there, directly behind what is known."""
+        before, frame = self._known.point, self._pending[0]
+        counts = self._known.takes(frame.prefix, frame.frame)
+        assert counts, "what follows directly on what is known counts"
+        return self._stands(offset, before)
+
+    def _stands(self, offset: int, before: Point) -> Stood:
         claimed = self._claims
         frame = self._pending.popleft()
         self._pieces_sent = 0
-        if self._state is not _State.UNSURE:
-            self._known = Counting(frame.after)
         if claimed:
             self._ahead = Counting(self._known.point)
         if frame.prefix.kind is Kind.BASE:
             self._base = offset
         self.pending_nbytes -= len(frame.frame)
         self.stood += 1
-        return Stood(offset, frame.before if before is None else before, frame)
+        return Stood(offset, before, frame)
 
     # Rereading.
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ...consistency.vector import PartitionId
 from ...errors import CorruptLog
-from ...events.codec import MAGIC, Buffer, Prefix, check_frame
+from ...events.codec import MAGIC, PREFIX_BYTES, Buffer, Prefix, check_frame
+from ...events.digest import checksum
 
 MAX_VALUE_BYTES = 960 * 1024
 """Of one record. A batch with it stays below 1 MiB, which is what a Kafka takes that nobody has set up."""
@@ -23,7 +24,7 @@ MAX_BATCH_BYTES = 1_000_000
 RECORD_OVERHEAD = 64
 """More than a record takes beside its value: lengths, offset and time as variable-length numbers, and the key."""
 
-_MARK = struct.Struct("<4sHHqQ")
+_MARK = struct.Struct("<4sHHqQQ")
 _MAGIC = b"PSK1"
 
 
@@ -38,6 +39,8 @@ class Mark(NamedTuple):
     """The offset of the last base that the writer knew to count; -1 where it knew none."""
     nbytes: int
     """Bytes of all frames appended to the partition before this batch, since it was made."""
+    frame: int = 0
+    """Which frame the piece is of, by a checksum: pieces of two owners' bases may stand side by side."""
 
     def encode(self) -> bytes:
         return _MARK.pack(_MAGIC, *self)
@@ -70,6 +73,10 @@ class Whole(NamedTuple):
     frame: memoryview
     mark: Mark | None
     """Of its first record."""
+
+
+def mark_of(frame: memoryview, piece: int, pieces: int, base: int, nbytes: int) -> Mark:
+    return Mark(piece, pieces, base, nbytes, checksum(frame[:PREFIX_BYTES]) if pieces > 1 else 0)
 
 
 def pieces_of(frame: memoryview) -> list[memoryview]:
@@ -114,7 +121,8 @@ class Assembler:
             return False
         first, begun = self._first
         held = len(self._pieces)
-        return mark.pieces == begun.pieces and mark.piece == held and offset == first + held
+        is_next = mark.piece == held and offset == first + held
+        return is_next and (mark.pieces, mark.frame) == (begun.pieces, begun.frame)
 
     def _forget(self) -> None:
         self._pieces, self._first = [], None
