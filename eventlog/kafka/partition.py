@@ -27,7 +27,7 @@ from .index import Entry, OffsetIndex
 from .recovery import Found, find
 from .scan import PAGE_BYTES, Place, Scan, base_at
 from .thread import KafkaThread
-from .wire import OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
+from .wire import TOPIC_GONE_S, OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,9 +37,6 @@ SYNC_WAIT_S = 2.0
 
 RETRY_S = 0.2
 """Between two tries while Kafka is in trouble."""
-
-TOPIC_GONE_S = 3.0
-"""A topic that Kafka has not known for so long was deleted; for a moment a new or moving one is unknown too."""
 
 
 class KafkaPartition:

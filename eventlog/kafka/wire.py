@@ -25,6 +25,11 @@ from .settings import KafkaLog
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+TOPIC_GONE_S = 3.0
+"""A topic that Kafka has not known for so long was deleted; for a moment a new or moving one, or any of a node that has just
+started, is unknown too."""
+
+RETRY_PAUSE_S = 0.1
 MAX_REQUEST_BYTES = 1024 * 1024
 FETCH_WAIT_MS = 100
 _READ_UNCOMMITTED = 0
@@ -236,7 +241,18 @@ class Wire:
         return int(answer[3])
 
     async def _ask_leader(self, topic: str, partition: int, request: Any) -> tuple[Any, ...]:
-        """What the partition's leader answers about it."""
+        """What the partition's leader answers about it. A topic that is unknown is asked for again until it is `TOPIC_GONE_S`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TOPIC_GONE_S
+        while True:
+            try:
+                return await self._ask_leader_once(topic, partition, request)
+            except TopicUnknown:
+                if loop.time() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _ask_leader_once(self, topic: str, partition: int, request: Any) -> tuple[Any, ...]:
         with self._told():
             client = self._client
             response = await client.send(await self._leader(topic, partition), request)
@@ -254,9 +270,10 @@ class Wire:
             await client.add_topic(topic)
         leader = client.cluster.leader_for_partition(self._kafka.TopicPartition(topic, partition))
         if leader is None or leader < 0:
-            await client.force_metadata_update()
+            has_answered = await client.force_metadata_update()
             if client.cluster.partitions_for_topic(topic) is None:
-                raise TopicUnknown(f"Kafka knows no topic {topic!r}")
+                # A Kafka that is down has not said that it knows no such topic.
+                raise TopicUnknown(f"Kafka knows no topic {topic!r}") if has_answered else Trouble("no node answers")
             raise Trouble(f"{topic}/{partition} has no leader just now")
         return int(leader)
 
@@ -373,7 +390,7 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], within_s: float, pause_s: float = 0.1) -> T:
+async def patiently(ask: Callable[[], Awaitable[T]], within_s: float, pause_s: float = RETRY_PAUSE_S) -> T:
     """What `ask()` returns, asked again after each `Trouble` for `within_s` seconds; then that one is raised."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s

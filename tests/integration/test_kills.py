@@ -10,98 +10,14 @@ the seed some times before you believe that a fault is gone.
 
 from __future__ import annotations
 
-import faulthandler
 import random
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from processes.audit import complaints, disorder, repeats, unlogged_complaints
+from processes.killing import MakeHome, run_kills
 from processes.local_home import LocalHome
-from processes.reference import Reference, digest_of
-from processes.world import REPLICAS, TOPICS, Home, World
-
-SEASON_ROUNDS = 25
-"""After so many everything is held against the log, and begins anew: a replica that starts reads all there is."""
-
-MakeHome = Callable[[Path, random.Random], Home]
-
-
-def run_kills(folder: Path, make_home: MakeHome, seed: int, rounds: int) -> None:
-    """Kill something `rounds` times, start it again, and hold what everybody was told against the log."""
-    # Each wait in here is bounded and there are many: the time that one test may take is not for this one.
-    faulthandler.cancel_dump_traceback_later()
-    chance = random.Random(seed)
-    for first in range(0, rounds, SEASON_ROUNDS):
-        place = folder / f"from-round-{first}"
-        place.mkdir()
-        with World(place, make_home(place, chance), chance) as world:
-            run_season(world, range(first, min(first + SEASON_ROUNDS, rounds)), seed)
-
-
-def run_season(world: World, rounds: range, seed: int) -> None:
-    chance = world.chance
-    world.start()
-    for number in rounds:
-        time.sleep(chance.uniform(0.0, 0.4))  # The random moment; nothing is waited for here.
-        victim = chance.choice(world.victims)
-        print(f"seed {seed}, round {number}: {victim} is killed")
-        world.read_journals(number)
-        world.kill(victim)
-        time.sleep(chance.uniform(0.0, 0.2))
-        if victim not in world.home.others:
-            world.spawn(victim)
-        world.follow_tails()
-        if chance.random() < 0.7:  # Else the next kill comes while this one is still being mended.
-            world.await_progress()
-    world.await_progress()
-    standing, digests = world.finish()
-    world.read_journals(rounds.stop)
-    print(story_of(world, standing))
-    found = list(islice(faults(world, standing, digests), 20))
-    assert not found, f"seed {seed}, rounds {rounds.start} to {rounds.stop - 1}: {found[0]}\n" + "\n".join(found[1:])
-
-
-def faults(world: World, standing: dict[str, Reference], digests: dict[str, str]) -> Iterator[str]:
-    """Everything that is not as it was promised."""
-    home = world.home
-    for name, journal in world.journals.items():
-        lived = name in world.lived
-        for topic, persistence in TOPICS.items():
-            calls = [called for called in journal.calls.values() if called.topic == topic]
-            if persistence == "none":
-                yield from unlogged_complaints(standing[topic], calls, lived=lived)
-            else:
-                may_lose = home.may_lose(persistence)
-                yield from complaints(
-                    standing[topic], calls, lived=lived, may_lose=may_lose, may_refuse=home.may_refuse
-                )
-    for topic, persistence in TOPICS.items():
-        reference, tail = standing[topic], world.tails[topic]
-        yield from (f"{topic}: {repeat}" for repeat in repeats(reference))
-        yield from (f"{topic}: {problem}" for problem in disorder(tail.events.values()))
-        for at in tail.events.keys() ^ reference.events.keys():
-            where = "the log" if at in reference.events else "the standing subscription"
-            yield f"{topic}: only {where} has {reference.events.get(at) or tail.events.get(at)}"
-        if tail.lost and persistence != "none" and not home.may_lose(persistence):
-            yield f"{topic}: {tail.lost} events were seen and lost"
-    expected = digest_of(standing.values())
-    for name in REPLICAS:
-        if digests[name] != expected:
-            yield f"{name} has the digest {digests[name]}, and the log says {expected}"
-
-
-def story_of(world: World, standing: dict[str, Reference]) -> str:
-    """What stands, and how the calls ended; those of publishers that were killed first ended as "killed"."""
-    calls = (called for journal in world.journals.values() for called in journal.calls.values())
-    ended = Counter(f"{called.topic}: {(called.outcomes or ['killed'])[0]}" for called in calls)
-    stands = {topic: len(reference.events) for topic, reference in standing.items()}
-    lost = {topic: tail.lost for topic, tail in world.tails.items()}
-    return f"events that stand: {stands}; seen and lost: {lost}; calls: {dict(sorted(ended.items()))}"
+from processes.world import Home
 
 
 def local(folder: Path, chance: random.Random) -> Home:

@@ -23,8 +23,9 @@ SHARED_KEYS = 10
 TABLE = "rows"
 TABLE_DIM = 3
 TABLE_DTYPE = "float64"
-TTLS_S = (0.25, 2.0)
-"""One ends while the tests run, mostly, and one may last. Exact in binary, so that both sides have the same nanoseconds."""
+TTLS_S = (0.25, 1800.0, 7200.0)
+"""The first ends while a test runs, the second where a clock is stepped by an hour, the last never. Exact in binary, so that both
+sides have the same nanoseconds."""
 WEIGHTS_EVERY = 60
 OPEN_CALLS = 200
 """Without an outcome: enough to lie on the wire in every state when something dies, and soon flushed at the end."""

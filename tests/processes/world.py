@@ -15,7 +15,7 @@ from paramstream.consumers.events import Event
 
 from .child import Child
 from .journal import JournalReader
-from .load import TABLE, TABLE_DIM, TABLE_DTYPE
+from .load import TABLE, TABLE_DIM, TABLE_DTYPE, TTLS_S
 from .reference import Place, Reference
 
 TOPICS = {"model": "write_back", "safe": "write_through", "cache": "none"}
@@ -252,6 +252,8 @@ class World:
             answer = self.children[name].read(2 * END_S)
             assert not answer["timed_out"], f"{name} could not flush: {answer['errors']}"
             self.children.pop(name).end(END_S)
+        # What ends soon has ended by the marks: nothing that an owner writes behind them removes any more.
+        time.sleep(2 * TTLS_S[0])
         until = self._mark()
         self._await_tails(until)
         digests = {name: self._digest_of(name, until) for name in REPLICAS}

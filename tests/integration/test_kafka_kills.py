@@ -1,0 +1,54 @@
+"""The rounds of `test_kills.py` with the log in Kafka, which is among the victims: killed and started again, or stopped for a while.
+
+pytest tests/integration/test_kafka_kills.py                                two rounds
+pytest tests/integration/test_kafka_kills.py -m slow                        twenty
+pytest tests/integration/test_kafka_kills.py -m slow --rounds 50 --seed 11  as many as you like, with the victims of that seed
+
+Under `write_back` a killed broker may lose what it had accepted and Kafka did not have: then it is called lost by everybody, and
+the log does not have it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes.kafka_home import KafkaHome
+from processes.killing import run_kills
+from processes.world import Home
+from realkafka.cluster import Cluster, start
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A Kafka of its own: it is killed."""
+    with start() as running:
+        yield running
+
+
+def run(folder: Path, cluster: Cluster, brokers: int, seed: int, rounds: int) -> None:
+    def make_home(_: Path, chance: random.Random) -> Home:
+        return KafkaHome(cluster, chance, brokers=brokers)
+
+    run_kills(folder, make_home, seed, rounds)
+
+
+BROKERS = pytest.mark.parametrize("brokers", [1, 2], ids=["one broker", "two brokers"])
+
+
+@BROKERS
+def test_nothing_promised_is_missing_after_two_kills_over_kafka(
+    tmp_path: Path, cluster: Cluster, brokers: int, seed: int, rounds: int | None
+) -> None:
+    run(tmp_path, cluster, brokers, seed, 2 if rounds is None else rounds)
+
+
+@pytest.mark.slow
+@BROKERS
+def test_nothing_promised_is_missing_after_twenty_kills_over_kafka(
+    tmp_path: Path, cluster: Cluster, brokers: int, seed: int, rounds: int | None
+) -> None:
+    run(tmp_path, cluster, brokers, seed, 20 if rounds is None else rounds)
