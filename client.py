@@ -251,25 +251,47 @@ class Client:
     # --- publishing and following -----------------------------------------------------------------------------------------
 
     def publisher(
-        self, topic: str, producer: str, observes: Observable | None = None, *, timeout: float = TIMEOUT_S
+        self,
+        topic: str,
+        producer: str,
+        observes: Observable | None = None,
+        lost: str = "raise",
+        *,
+        timeout: float = TIMEOUT_S,
     ) -> Publisher:
         """A publisher to `topic` under the producer name, whose one session all publishers of this client share.
 
         A second client that opens the name fences this one. With `observes=rep`, each publish depends on what `rep` serves.
-        Raises `UnknownTopic`, `InvalidEvent` for a bad name.
+
+        `lost="raise"`: what was accepted and then lost raises `EventLost`. `lost="again"`: it is published again by itself, as new
+        events, before anything that was called later, and the same receipt names those; one that was written as text stays
+        lost. For that the bytes of every event stay in memory until it is durable, and take of the byte window until then; of
+        weights also the part of a tensor of which some is not durable. All publishers of a name say the same.
+
+        Raises `UnknownTopic`, `InvalidEvent` for a bad name, or where the name is open with another `lost`.
         """
         check_name("producer", producer)
-        return self._directory.of_topics([topic], lambda: self._publisher(topic, producer, observes, timeout))
+        if lost not in ("raise", "again"):
+            raise InvalidEvent(f"lost={lost!r} is neither 'raise' nor 'again'")
+        again = lost == "again"
+        return self._directory.of_topics([topic], lambda: self._publisher(topic, producer, observes, again, timeout))
 
-    def _publisher(self, topic: str, producer: str, observes: Observable | None, timeout: float) -> Publisher:
+    def _publisher(
+        self, topic: str, producer: str, observes: Observable | None, again: bool, timeout: float
+    ) -> Publisher:
         record = self._directory.topic(topic)
         with self._lock:
             session = self._sessions.get(producer)
             if session is None or session.closed or session.fenced is not None:
-                session = Session(producer, self._link, self._directory, self._window_bytes)
+                session = Session(producer, self._link, self._directory, self._window_bytes, again=again)
                 self._sessions[producer] = session
                 self._router.add(session)
                 session.open(timeout)
+            elif session.again is not again:
+                raise InvalidEvent(
+                    f"producer {producer!r} is open with another lost=",
+                    remedy="Say the same for all publishers of a name",
+                )
             elif not session.has_joined(record):
                 session.join(timeout)
             session.check_joined(record)

@@ -21,7 +21,13 @@ class Accepted(Protocol):
     @property
     def accepted(self) -> Outcome: ...
     @property
+    def durable(self) -> Outcome: ...
+    @property
     def positions(self) -> VersionVector[str]: ...
+    @property
+    def goes_again(self) -> bool:
+        """If its events are lost they go again as new ones, which it names then."""
+        ...
 
 
 class Outcome(Protocol):

@@ -43,8 +43,9 @@ class Call:
     """One call of a user and its outcome: one event or many, or a share of an event that several calls were joined to."""
 
     __slots__ = (
-        "accepted", "awaiting", "drafts", "durable", "error", "final", "listener", "observed", "open", "own", "partitions",
-        "parts", "persistence", "positions", "schema", "serial", "started", "unknown", "unsettled", "version", "whole",
+        "accepted", "again", "awaiting", "drafts", "durable", "error", "final", "listener", "observed", "open", "own", "partitions",
+        "parts", "persistence", "positions", "renewals", "schema", "serial", "started", "unknown", "unsettled", "version", "whole",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,12 @@ class Call:
         self.own: VersionVector[int] = EMPTY
         self.observed: VersionVector[int] = EMPTY
         """The vectors of its last event; with `positions` they give the closed vector."""
+        self.again = False
+        """What is lost of it goes again as new events."""
+        self.renewals = 0
+        """How many of its events have gone again: what was said of its positions before that holds no more."""
+        self.written = False
+        """Its receipt was written as text, which names its events as they are: they do not go again."""
         self.listener: Callable[[], None] | None = None
         """Called by the session after a change of outcome; set once somebody asks for a future."""
 
@@ -118,10 +125,14 @@ class Call:
 class Event:
     """An event with its sequence, until it is answered."""
 
-    __slots__ = ("bulk", "calls", "nbytes", "on_wire", "owned", "payload", "refused", "sends", "sequence", "source")
+    __slots__ = (
+        "bulk", "calls", "is_awaited", "nbytes", "on_wire", "owned", "partition", "payload", "position", "refused", "sends",
+        "sequence", "source", "turn",
+    )  # fmt: skip
 
     def __init__(self, sequence: int, draft: Draft, calls: list[Call]) -> None:
         self.sequence = sequence
+        self.partition = draft.partition
         self.payload = draft.payload
         self.bulk = draft.bulk
         self.owned = draft.owned
@@ -135,11 +146,27 @@ class Event:
         """The present connection took it and owes its answer; otherwise it still has to go."""
         self.refused = False
         """It was refused for its epoch; with one send, nobody can have seen it."""
+        self.position = 0
+        """Where it was accepted."""
+        self.is_awaited = False
+        """It is accepted, not known durable, and kept: it takes of the window as if it had no answer."""
+        self.turn = 0
+        """Grows from event to event of a session; an event that goes again has its first one's."""
 
     def keep(self) -> None:
         """Copy what may still be the caller's memory."""
         if not self.owned:
             self.bulk, self.owned = tuple(bytes(piece) for piece in self.bulk), True
+
+    def draft(self) -> Draft:
+        """The event before it had a sequence. Its bytes are the event's own."""
+        assert self.owned
+        return Draft(self.partition, self.payload, self.bulk, self.nbytes, self.source, owned=True)
+
+    @property
+    def is_partial(self) -> bool:
+        """More events of its call are to come, or to be answered."""
+        return any(call.open or call.unsettled for call in self.calls)
 
     @property
     def given_up(self) -> bool:

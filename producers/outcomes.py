@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ParamstreamError
-from .calls import Call
+from .calls import Call, Event
 from .effects import Effect, Settled
 from .partition_state import PartitionState
 
@@ -55,6 +55,19 @@ class Outcomes:
         call.awaiting -= 1
         self.fail(call, error)
         self.review(call)
+
+    def go_again(self, event: Event, written: ParamstreamError) -> list[Call]:
+        """A lost event has no answer once more. Returns the calls that it goes again for: all that have no outcome but those
+        whose receipt was written as text, which end with the error `written`.
+        """
+        calls = [call for call in event.calls if not call.final]
+        for call in calls:
+            call.unsettled += 1 if event.position else 0
+            call.renewals += 1
+            call.accepted = False
+            if call.written:
+                self.turned_down(call, written)
+        return [call for call in calls if not call.written]
 
     def fail(self, call: Call, error: ParamstreamError) -> None:
         """The first error of a call is its outcome; of an all-or-nothing call at once, else when all its events have one."""

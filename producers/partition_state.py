@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ..consistency.epochs import EpochEnds
 from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId
 from ..events.kinds import Commit, Table, TensorSpec
 from ..transport.calls import JoinedPartition, SealedVersion
+from .again import Kept
 from .calls import Call, Event
 
 
@@ -29,6 +30,8 @@ class PartitionState:
         self.durable = 0
         self.awaiting: list[tuple[int, int, Call]] = []
         """(position, serial, call) of what is accepted and not known durable, by position."""
+        self.kept = Kept()
+        """Under `lost="again"`."""
         self.schema: tuple[TensorSpec, ...] | None = None
         self.sealed: tuple[SealedVersion, ...] = ()
         self.tables: dict[str, Table] = {}
@@ -97,6 +100,12 @@ class PartitionState:
                 rest.append(entry)
         self.awaiting = rest
         return durable, lost
+
+    def stop_waiting(self, positions: Container[int]) -> list[Call]:
+        """The calls that waited for one of `positions` to be durable, one mention an event; they wait no more."""
+        stopped = [call for position, _, call in self.awaiting if position in positions]
+        self.awaiting = [entry for entry in self.awaiting if entry[0] not in positions]
+        return stopped
 
     def learn(self, record: JoinedPartition) -> None:
         """Take schema, sealed versions and tables anew from a join's answer."""

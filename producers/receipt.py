@@ -90,7 +90,7 @@ class Receipt:
     follows its events too.
     """
 
-    __slots__ = ("_accepted", "_call", "_durable", "_follower", "_record", "_session")
+    __slots__ = ("_accepted", "_accepted_in", "_call", "_durable", "_follower", "_record", "_record_of", "_session")
 
     def __init__(self, session: Tracker | None, call: Call | None, record: ReceiptRecord | None = None) -> None:
         self._session = session
@@ -99,11 +99,17 @@ class Receipt:
         self._follower: Follower | None = None
         self._accepted: Outcome | None = None
         self._durable: Outcome | None = None
+        self._accepted_in = self._record_of = 0
+        """How many events of the call had gone again when `accepted` and the record were made."""
 
     @property
     def accepted(self) -> Outcome:
-        """Done when every event of the call is sequenced; raises what they were refused with, or `EventLost`."""
-        if self._accepted is None:
+        """Done when every event of the call is sequenced; raises what they were refused with, or `EventLost`.
+
+        Under `lost="again"` a loss ends what was said before: asked for again, it is the acceptance of the new events.
+        """
+        if self._accepted is None or (self._accepted.done() and self._renewals != self._accepted_in):
+            self._accepted = None
             self._accepted = self._future("acceptance")
         return self._accepted
 
@@ -162,16 +168,39 @@ class Receipt:
 
     def record(self, timeout: float = 30.0) -> ReceiptRecord:
         """All that the receipt says. Waits for acceptance; raises as `accepted` does."""
-        if self._record is None:
+        if self._record is None or self._renewals != self._record_of:
+            renewals = self._renewals
             vector = self.accepted.result(timeout)
             assert self._call is not None and self._session is not None
             positions = self._session.directory.to_names(VersionVector(self._call.positions))
             name, incarnation = self._session.name, self._session.incarnation
             self._record = ReceiptRecord(name, incarnation, self._call.version, positions, vector, self._call.parts)
+            self._record_of = renewals
         return self._record
 
+    @property
+    def goes_again(self) -> bool:
+        """If its events are lost they go again as new ones, which the receipt names then."""
+        call = self._call
+        return call is not None and call.again and not call.written and not call.final
+
+    @property
+    def _renewals(self) -> int:
+        return self._call.renewals if self._call is not None else 0
+
+    def _written(self) -> ReceiptRecord:
+        """The record as it stays: from here on the events that it names do not go again."""
+        while True:
+            record, call = self.record(), self._call
+            if call is None or self._session is None:
+                return record
+            with self._session.lock:
+                if call.renewals == self._record_of:
+                    call.written = True
+                    return record
+
     def __str__(self) -> str:
-        record = self.record()
+        record = self._written()
         version = "" if record.version is None else str(record.version)
         producer = quote(record.producer, safe="")
         fields = [_PREFIX, producer, str(record.incarnation), version, str(record.positions), str(record.vector)]
@@ -224,6 +253,7 @@ class Receipt:
             return future
         with self._session.lock:
             if what == "acceptance":
+                self._accepted_in = self._call.renewals
                 future = self._accepted = self._accepted or future
             else:
                 future = self._durable = self._durable or future

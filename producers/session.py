@@ -57,14 +57,16 @@ class Session:
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         *,
         halts: bool = False,
+        again: bool = False,
     ) -> None:
-        """`halts`: once an event is lost or refused nothing more is sent (`SessionCore`)."""
+        """`halts`: once an event is lost or refused nothing more is sent. `again`: what is lost goes again (`SessionCore`)."""
         self.name = name
         self.directory = directory
         self.lock = RLock()
         self._link = link
         self._window_bytes = window_bytes
         self._halts = halts
+        self.again = again
         self.last_events: Mapping[PartitionId, LastEvent] = {}
         """The name's last event in each partition that has one, as the join that opened the session was told."""
         self._changed = Condition(self.lock)
@@ -105,7 +107,9 @@ class Session:
             self.directory.learn_tables(answer.partitions)
             with self._doing():
                 if connection == self._connections:
-                    self._core = SessionCore(self.name, incarnation, self._window_bytes, halts=self._halts)
+                    self._core = SessionCore(
+                        self.name, incarnation, self._window_bytes, halts=self._halts, again=self.again
+                    )
                     found = (((at.topic, at.partition), at.last) for at in answer.partitions)
                     self.last_events = {partition: last for partition, last in found if last is not None}
                     self._closed = False
@@ -553,7 +557,7 @@ class Session:
         )
 
     def _stalled(self, call: Call, timeout: float) -> ParamstreamTimeout:
-        if not call.started:
+        if not (call.started or call.unsettled or call.positions):
             return BackpressureTimeout(
                 f"earlier events of producer {self.name!r} in other partitions were not accepted for {timeout} s",
                 remedy="Nothing of this call was sent: it may only depend on what is accepted; publish it again",

@@ -26,6 +26,7 @@ from ..events.codec import Head, encode_event, encode_event_into
 from ..events.kinds import Commit
 from ..transport.calls import Joined, JoinedPartition, PartitionRecord, Unconfirmed
 from ..transport.messages import Ack, Heartbeat, Refused
+from .again import Renewals
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
 from .effects import Effect, FencedOut, JoinAgain, Send
@@ -41,12 +42,22 @@ PUTS_BEFORE_JOINING = 16
 class SessionCore:
     """One incarnation of a producer name, over all its partitions."""
 
-    def __init__(self, producer: str, incarnation: int, window_bytes: int, *, halts: bool = False) -> None:
-        """`halts`: once an event is lost or refused nothing more is sent, in no partition: what comes later would hide the hole."""
+    def __init__(
+        self, producer: str, incarnation: int, window_bytes: int, *, halts: bool = False, again: bool = False
+    ) -> None:
+        """`halts`: once an event is lost or refused nothing more is sent, in no partition: what comes later would hide the hole.
+        `again`: what is lost goes again as new events; until it is durable an event is kept, and takes of the window.
+        """
+        assert not (halts and again)
         self.producer = producer
         self.incarnation = incarnation
         self.window_bytes = window_bytes
         self._halts = halts
+        self._again = again
+        self._renewals = Renewals(producer, incarnation)
+        self._awaited_bytes = 0
+        """Of events that are accepted, not durable, and kept."""
+        self._turn = 0
         self.partitions: dict[PartitionId, PartitionState] = {}
         self.fenced: Fenced | None = None
         self.flight_bytes = 0
@@ -74,7 +85,7 @@ class SessionCore:
     @property
     def answered(self) -> bool:
         """Nothing waits for its turn or for an answer."""
-        return not self._busy and not self._queue
+        return not self._busy and not self._queue and not self._renewals.waiting
 
     @property
     def waiting_calls(self) -> int:
@@ -85,7 +96,7 @@ class SessionCore:
 
     def has_room(self, nbytes: int) -> bool:
         """A whole call of `nbytes` may be submitted: with all that is held it is within the window, or nothing is held."""
-        held = self.flight_bytes + self._queue.nbytes
+        held = self._taken_bytes + self._queue.nbytes + self._renewals.nbytes
         return held + nbytes <= self.window_bytes or not held
 
     def submit(self, call: Call, drafts: Iterable[Draft]) -> list[Effect]:
@@ -102,6 +113,8 @@ class SessionCore:
 
     def its_turn(self, call: Call, nbytes: int) -> bool:
         """An event of `nbytes`, added to the open `call` now, gets its sequence at once."""
+        if self._renewals.waiting:
+            return False
         at_head = bool(self._queue) and self._queue.first is call and not call.drafts
         return at_head and (call.started or self._may_start(call)) and self._fits(nbytes)
 
@@ -117,6 +130,8 @@ class SessionCore:
     def finish(self, call: Call) -> list[Effect]:
         """No more events come for `call`."""
         call.open = False
+        if call.parts:
+            call.parts = self._renewals.refs(call.partitions[0], call.parts)
         self.outcomes.review(call)
         return self._pump()
 
@@ -190,6 +205,9 @@ class SessionCore:
             self._joined, self.congested = True, False
         for record in answer.partitions:
             self._join(record, fresh)
+        if self._renewals.waiting and self._queue:
+            # It waits for its turn once more: what goes again was called before it.
+            self._queue.first.started = False
         if fresh:
             named = {(record.topic, record.partition) for record in answer.partitions}
             for missing in [known for known in self.partitions if known not in named]:
@@ -228,10 +246,12 @@ class SessionCore:
         """Nothing is sent any more, and everything without an answer fails with `error`."""
         self._joined = False
         self._queue.clear()
+        self._renewals.waiting.clear()
         for partition in self.partitions.values():
             partition.flight.clear()
+            partition.kept.clear()
         self._busy.clear()
-        self.flight_bytes = 0
+        self.flight_bytes = self._awaited_bytes = 0
         for call in list(self.outcomes.unfinished.values()):
             if not call.accepted:
                 call.whole, call.open = True, False
@@ -322,12 +342,14 @@ class SessionCore:
             elif epoch_of(head.durable) == partition.epoch and head.durable > partition.durable:
                 for call in partition.take_durable(head.durable):
                     self.outcomes.durable(call)
+                self._settle_kept(partition)
         self._join_again_if_drained()
-        return self._take()
+        return self._pump() if self._again else self._take()
 
     # --- the queue ------------------------------------------------------------------------------------------------------------
 
     def _enqueue(self, call: Call) -> None:
+        call.again = self._again
         self.outcomes.register(call)
         self._queue.push(call)
 
@@ -337,11 +359,17 @@ class SessionCore:
         return not self._busy
 
     def _fits(self, nbytes: int) -> bool:
-        return self.flight_bytes + nbytes <= self.window_bytes or not self.flight_bytes
+        return self._taken_bytes + nbytes <= self.window_bytes or not self._taken_bytes
+
+    @property
+    def _taken_bytes(self) -> int:
+        """What is taken of the window."""
+        return self.flight_bytes + self._awaited_bytes
 
     def _pump(self) -> list[Effect]:
         """Let go what rule 1 and the window allow, in the order of the calls; copy what stays and is not ours yet."""
-        while self._queue:
+        self._send_again()
+        while self._queue and not self._renewals.waiting:
             call = self._queue.first
             if not call.started and not self._may_start(call):
                 break
@@ -349,7 +377,7 @@ class SessionCore:
             if call.joinable:
                 if not self._put_may_go(call.drafts[0]):
                     break
-                room_bytes = self.window_bytes - self.flight_bytes
+                room_bytes = self.window_bytes - self._taken_bytes
                 self._dispatch(*self._queue.joined_puts(room_bytes, sys.maxsize if self._joined else 1))
                 continue
             while call.drafts and self._fits(call.drafts[0].nbytes):
@@ -365,10 +393,30 @@ class SessionCore:
         flight = len(self.partitions[draft.partition].flight)
         return self._fits(draft.nbytes) and (flight < PUTS_BEFORE_JOINING or not self._joined)
 
-    def _dispatch(self, draft: Draft, calls: list[Call]) -> None:
-        """Give the next event of these calls its sequence and send it."""
+    def _send_again(self) -> None:
+        """Send what was lost as new events, before all that was called later."""
+        waiting = self._renewals.waiting
+        while waiting:
+            event = waiting[0]
+            error = event.calls[0].error
+            if event.given_up and error is not None:
+                self._turn_down(waiting.popleft(), error)
+                continue
+            if not (self._busy <= {event.partition} and self._fits(event.nbytes)):
+                return
+            self._dispatch(event.draft(), event.calls, renews=waiting.popleft())
+
+    def _dispatch(self, draft: Draft, calls: list[Call], renews: Event | None = None) -> None:
+        """Give the next event of these calls its sequence and send it. `renews`: the lost one that it stands for."""
         partition = self.partitions[draft.partition]
+        draft.payload = self._renewals.renamed(draft.partition, draft.payload)
         event = Event(partition.next_sequence, draft, calls)
+        if self._again:
+            self._turn += 1
+            event.turn = self._turn
+            partition.kept.add(event)
+        if renews is not None:
+            self._renewals.became(renews, event)
         previous = partition.newest
         partition.next_sequence += 1
         partition.flight[event.sequence] = event
@@ -431,6 +479,8 @@ class SessionCore:
         if not fresh and any(partition.unanswered()):
             self._stale.add(key)
             return
+        if self._again and self.fenced is None:
+            self._renewals.add(self._take_lost(partition, record))
         self._settle_flight(partition, record)
         partition.epoch = record.epoch
         self._stale.discard(key)
@@ -473,6 +523,33 @@ class SessionCore:
                 for call in event.calls:
                     call.unknown = False
 
+    def _take_lost(self, partition: PartitionState, record: JoinedPartition) -> list[Event]:
+        """What is lost of the partition and goes again, with all that stood behind it; the calls wait for answers once more."""
+        ends, standing = EpochEnds(record.ends), dict(record.positions)
+        same = partition.epoch == record.epoch
+
+        def is_lost(event: Event) -> bool:
+            if event.position:
+                return ends.is_lost(event.position)
+            seen = event.sends > 1 or (event.sends == 1 and not event.refused)
+            return seen and not same and not record.resend and event.sequence not in standing and not event.given_up
+
+        lost = partition.kept.take_lost(is_lost)
+        for call in partition.stop_waiting({event.position for event in lost if event.position}):
+            call.awaiting -= 1
+        for event in lost:
+            if event.position:
+                self._awaited_bytes -= event.nbytes if event.is_awaited else 0
+            else:
+                self._answered(partition, event, keep=True)
+            problem = f"an event of producer {self.producer!r} was lost, and its receipt was written as text before"
+            event.calls = self.outcomes.go_again(event, _lost(problem, partition.id, event))
+        return [event for event in lost if event.calls]
+
+    def _settle_kept(self, partition: PartitionState) -> None:
+        if self._again:
+            self._awaited_bytes -= partition.kept.settle(partition.is_durable)
+
     def _settle_accepted(self, partition: PartitionState, record: JoinedPartition | PartitionRecord) -> None:
         durable, lost = partition.take_ended(EpochEnds(record.ends), record.epoch)
         for call in durable:
@@ -484,6 +561,7 @@ class SessionCore:
             self._drop_given_up(call)
         for call in partition.take_durable(record.durable):
             self.outcomes.durable(call)
+        self._settle_kept(partition)
 
     def _drop_unsent(self, error: ParamstreamError) -> None:
         """Nothing is sent any more: what is not on the wire fails."""
@@ -491,6 +569,8 @@ class SessionCore:
             call.whole, call.open = True, False
             self.outcomes.fail(call, error)
         self._queue.clear()
+        while self._renewals.waiting:
+            self._turn_down(self._renewals.waiting.popleft(), error)
         for partition in self.partitions.values():
             for event in [event for event in partition.flight.values() if event.refused or not event.sends]:
                 self._answered(partition, event)
@@ -511,6 +591,9 @@ class SessionCore:
             self._turn_down(event, error)
         for _, _, call in partition.awaiting:
             self.outcomes.lost(call, error)
+        for event in [event for event in self._renewals.waiting if event.partition == key]:
+            self._renewals.waiting.remove(event)
+            self._turn_down(event, error)
         for call in self._queue.calls():
             if key in call.partitions:
                 call.whole = True
@@ -537,20 +620,27 @@ class SessionCore:
         event.sends, event.on_wire = 0, False
         self._transmit(partition, event, partition.before(event.sequence))
 
-    def _answered(self, partition: PartitionState, event: Event) -> None:
-        """The event is no longer in flight."""
+    def _answered(self, partition: PartitionState, event: Event, *, keep: bool = False) -> None:
+        """The event is no longer in flight. `keep`: it stands, or goes again."""
+        if self._again and not keep:
+            partition.kept.discard(event)
         del partition.flight[event.sequence]
         self.flight_bytes -= event.nbytes
         if not partition.flight:
             self._busy.discard(partition.id)
 
     def _accept(self, partition: PartitionState, event: Event, position: int) -> None:
-        self._answered(partition, event)
+        self._answered(partition, event, keep=True)
         partition.last = max(partition.last, event.sequence)
+        event.position = position
+        if self._again:
+            event.is_awaited = event.calls[0].persistence == "write_back"
+            self._awaited_bytes += event.nbytes if event.is_awaited else 0
         if isinstance(event.payload, Commit):
             partition.seal(event.payload, event.calls[0].schema, position)
         for call in event.calls:
             self._stands(partition, call, position)
+        self._settle_kept(partition)
 
     def _stands(self, partition: PartitionState, call: Call, position: int) -> None:
         """An event of `call` is accepted at `position`."""

@@ -89,7 +89,7 @@ def output_of(code: str) -> str:
         (paramstream.connect, "endpoint"),
         (paramstream.Client.create_topic, "self name partitions persistence retain_versions exist_ok"),
         (paramstream.Client.create_table, "self topic table dim dtype"),
-        (paramstream.Client.publisher, "self topic producer observes"),
+        (paramstream.Client.publisher, "self topic producer observes lost"),
         (paramstream.Client.replica, "self topics name ordering store start catch_up visibility"),
         (paramstream.Client.subscribe, "self topic ordering start visibility"),
         (paramstream.Client.wait_replicas, "self topic version count timeout"),

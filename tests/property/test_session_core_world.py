@@ -32,8 +32,8 @@ actions = st.one_of(
 class Run:
     """A world, and the calls made in it with the values each of them wrote."""
 
-    def __init__(self) -> None:
-        self.world = World(PARTITIONS)
+    def __init__(self, *, again: bool = False) -> None:
+        self.world = World(PARTITIONS, again=again)
         self.calls: list[tuple[Call, dict[bytes, PartitionId]]] = []
         self._count = 0
 
@@ -97,6 +97,29 @@ def test_random_worlds_keep_the_rules_of_the_session(script: list[tuple[str, obj
     assert_no_sequence_names_two_events(run.world)
     assert_each_call_depends_on_the_calls_before_it(run, standing)
     assert_partitions_keep_the_order_of_the_calls(run)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(actions.filter(lambda action: action[0] != "refuse"), max_size=60))
+def test_whatever_is_lost_goes_again_once_and_in_the_order_of_the_calls(script: list[tuple[str, object]]) -> None:
+    run = Run(again=True)
+    for action in script:
+        run.step(action)
+    run.finish()
+    assert [call.outcome() for call, _ in run.calls] == ["durable"] * len(run.calls)
+    standing = sorted(
+        value
+        for owned in run.world.owner.partitions.values()
+        for _, event in owned.events
+        for value in put_values(event)
+    )
+    assert standing == sorted(value for _, values in run.calls for value in values), "each once"
+    for call, _ in run.calls:
+        for partition, at in call.positions.items():
+            assert at in {position for position, _ in run.world.owner.partitions[partition].events}
+    assert_no_sequence_names_two_events(run.world)
+    assert_partitions_keep_the_order_of_the_calls(run)
+    assert run.world.core.has_room(1 << 20), "nothing of the window is taken"
 
 
 def assert_every_call_has_one_outcome(run: Run, standing: dict[bytes, tuple[int, EventFrame]]) -> None:
