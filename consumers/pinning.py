@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from ..errors import EventLost, UnknownTopic, VersionNotHeld
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import CorruptLog, EventLost, LogTruncated, UnknownTopic, VersionNotHeld
 from ..tiers.store import TieredStore
-from ..transport.calls import ListVersions, VersionRecord
+from ..transport.calls import DescribePartitions, ListVersions, PartitionRecord, VersionRecord
 from ..transport.directory import Directory
 from .applying import Applier, TopicState
 from .links import MakeLink
 from .refetch import refetch
 from .replica_sink import ReplicaSink
 from .scope import time_left
+from .snapshots.choosing import snapshots_in
 from .subscription_core import SubscriptionCore
 from .versions import Sealed
 
@@ -26,7 +30,10 @@ class Pinning:
         store: TieredStore,
         directory: Directory,
         make_link: MakeLink,
+        snapshots: Path | None = None,
     ) -> None:
+        """`snapshots`: the folder of the replica's own, for versions that the log no longer has."""
+        self._snapshots = snapshots
         self._sink = sink
         self._core = core
         self._applier = applier
@@ -65,6 +72,15 @@ class Pinning:
         self._sink.changed.notify_all()
 
     def _fetch(self, topic: TopicState, version: int, deadline: float) -> Sealed:
+        try:
+            return self._from_log(topic, version, deadline)
+        except (VersionNotHeld, LogTruncated):
+            found = self._from_snapshots(topic, version, deadline)
+            if found is None:
+                raise
+            return found
+
+    def _from_log(self, topic: TopicState, version: int, deadline: float) -> Sealed:
         record, partition = topic.record, topic.weight_partition
         call = ListVersions(record.id)
         known: list[VersionRecord] = self._directory.request(call, list[VersionRecord], time_left(deadline))
@@ -72,19 +88,46 @@ class Pinning:
         wanted = standing.get(version)
         if wanted is None:
             there = ", ".join(map(str, standing)) or "none"
+            superseded = any(each.version == version for each in known)
             raise VersionNotHeld(
                 f"neither this replica nor the log has that version; the log has: {there}",
                 topic=record.name,
                 version=version,
+                remedy="A rewind superseded it: restore it by a vector that holds its commit" if superseded else "",
             )
         with self._sink.changed:
-            if wanted.position > self._core.position(partition):
-                raise VersionNotHeld(
-                    "the version has not come here yet", topic=record.name, version=version, remedy="Use wait_version"
-                )
+            self._check_come(topic, version, wanted.position)
             self._sink.fetching = {**self._sink.fetching, partition: wanted.position}
         try:
             return refetch(self._make_link, self._store, record, wanted, topic.newest, lambda: time_left(deadline))
         finally:
             with self._sink.changed:
                 self._sink.fetching = {p: at for p, at in self._sink.fetching.items() if p != partition}
+
+    def _from_snapshots(self, topic: TopicState, version: int, deadline: float) -> Sealed | None:
+        """The version from one of the replica's own snapshots, if one has it whole and no rewind has superseded it."""
+        record = topic.record
+        if self._snapshots is None:
+            return None
+        described: list[PartitionRecord] = self._directory.request(
+            DescribePartitions(record.id), list[PartitionRecord], time_left(deadline)
+        )
+        rewinds = [each for at in described if at.partition == record.partitions for each in at.rewinds]
+        for snapshot in snapshots_in(self._snapshots, record.name, record.id):
+            sealed = snapshot.manifest.weights.sealed
+            if sealed is None or sealed.version != version:
+                continue
+            if any(sealed.position < at and number <= version for at, number in rewinds):
+                return None
+            with self._sink.changed:
+                self._check_come(topic, version, sealed.position)
+            with suppress(CorruptLog):
+                return snapshot.sealed(self._store)
+        return None
+
+    def _check_come(self, topic: TopicState, version: int, commit: int) -> None:
+        """Under the lock."""
+        if commit > self._core.position(topic.weight_partition):
+            raise VersionNotHeld(
+                "the version has not come here yet", topic=topic.record.name, version=version, remedy="Use wait_version"
+            )

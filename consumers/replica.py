@@ -26,7 +26,6 @@ import xxhash
 from ..consistency.gate import Ordering
 from ..consistency.vector import VersionVector
 from ..errors import (
-    EventLost,
     InvalidEvent,
     ParamstreamError,
     UnknownTopic,
@@ -156,7 +155,9 @@ class Replica:
         )
         self._waits = Waits(self._sink, self._core, directory)
         self._taking = Taking(self.name, self._sink, self._core, self._applier, self._store)
-        self._pinning = Pinning(self._sink, self._core, self._applier, self._store, directory, make_link)
+        self._pinning = Pinning(
+            self._sink, self._core, self._applier, self._store, directory, make_link, self._snapshot_dir
+        )
         feed = Feed(self._core, self._sink, self._sink.lock)
         link = make_link(feed, lambda: hello, f"replica-{self.name}")
         self._link = feed.link = self._sink.link = self._sink.jumps.link = link
@@ -260,10 +261,10 @@ class Replica:
         """Serve `version` until `follow` is called: the pinned version is served when this returns.
 
         What is committed meanwhile is staged, kept within `keep_versions`, and not served; rows and KV stay at the head. Bound
-        modules that follow go back too, at their next gap. A version that is no longer kept is fetched from the log again, for
-        which the store needs room beside the versions kept. A pinned version that turns out to be lost is not served any more.
+        modules that follow go back too, at their next gap. A version that is no longer kept is fetched from the log again, or else
+        from the snapshots in `snapshot_dir`; the store needs room for it beside the versions kept. A pinned version that turns out to be lost is not served any more.
 
-        Raises `VersionNotHeld` where neither replica nor log has it, `LogTruncated`, `StorageFull`, `ParamstreamTimeout`; what
+        Raises `VersionNotHeld` where neither replica, log nor snapshot has it, `LogTruncated`, `StorageFull`, `ParamstreamTimeout`; what
         was served before is served on.
         """
         check_version(version)
@@ -299,8 +300,7 @@ class Replica:
         """Blocks until all of a vector, or of what a receipt's events depend on and the events themselves, is applied.
 
         Partitions that are not followed are ignored. Raises `EventLost` for a position above its epoch's end (of a receipt:
-        one of its own events, unless they go again: then those are waited for; what else was lost before them is not),
-        `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
+        one of its own events; what else was lost before them is not waited for), `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
         """
         deadline = time.monotonic() + timeout
         if isinstance(target, VersionVector):
@@ -311,16 +311,6 @@ class Replica:
         else:
             vector, written = target.accepted.result(timeout), target.positions
             self._directory.to_ids(written)
-        try:
-            self._wait(vector, written, deadline)
-        except EventLost:
-            if isinstance(target, VersionVector) or not target.goes_again:
-                raise
-            # The replica may hear of the loss before the producer does.
-            vector = target.durable.result(time_left(deadline))
-            self._wait(vector, target.positions, deadline)
-
-    def _wait(self, vector: VersionVector[str], written: VersionVector[str], deadline: float) -> None:
         named = {(name, number) for name, number in vector}
         self._waits.until(
             self._waits.seen(vector, written),
