@@ -71,7 +71,8 @@ class Scan:
                 whole = self._assembler.take(record)
                 if whole is not None:
                     found.append(whole)
-        self.offset = page.next_offset
+        # What came with it from behind the end is for whoever asks from there.
+        self.offset = min(page.next_offset, self.end)
         return found
 
 
