@@ -172,15 +172,25 @@ class Session:
                 self._must_know(core, partitions)
 
     def join(self, timeout: float = 30.0) -> None:
-        """Join a second time in the midst: partitions that are new get known, and schema and tables are taken anew."""
-        with self.lock:
-            core, connection = self._usable(), self._connections
-            join = Join(self.name, core.incarnation, core.unconfirmed())
-        answer: Joined = self._link.request(join, Joined, timeout)
-        self.directory.learn_tables(answer.partitions)
-        with self._doing():
-            if connection == self._connections:
-                self._run(core.refresh(answer))
+        """Join a second time in the midst: partitions that are new get known, and schema and tables are taken anew.
+
+        Blocks; tried again until `timeout` where the connection goes meanwhile.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with self.lock:
+                core, connection = self._usable(), self._connections
+                join = Join(self.name, core.incarnation, core.unconfirmed())
+            left = _left(deadline, f"joining of producer {self.name!r}")
+            try:
+                answer: Joined = self._link.request(join, Joined, left)
+            except (ConnectFailed, OutcomeUnknown):
+                continue
+            self.directory.learn_tables(answer.partitions)
+            with self._doing():
+                if connection == self._connections:
+                    self._run(core.refresh(answer))
+                    return
 
     def flush(self, timeout: float = 30.0) -> None:
         """Wait until everything called before is durable (accepted, under persistence "none").

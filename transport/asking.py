@@ -34,7 +34,7 @@ class Question:
         self._asked: list[Connection] = []
         self._unsent: list[Connection] = []
         self._answers: dict[Connection, Any] = {}
-        self._may_go_again = call.changes_nothing
+        self._may_go_again = call.may_be_repeated
         """Whoever was asked has done nothing, or would do nothing the second time."""
 
         self.was_asked = False

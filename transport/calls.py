@@ -20,8 +20,8 @@ class Call(Message, frozen=True):
     """
 
     to = To.META
-    changes_nothing: ClassVar[bool] = False
-    """It only looks: where its connection goes it is asked again over the next one."""
+    may_be_repeated: ClassVar[bool] = False
+    """It only looks, or does no harm a second time: where its connection goes it is asked again over the next one."""
 
     def repeated(self) -> Self:
         """The call as it goes on where the owner of `__meta` has done its part."""
@@ -41,7 +41,7 @@ class DeleteTopic(Call, frozen=True):  # -> None
 
 
 class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
-    changes_nothing = True
+    may_be_repeated = True
 
 
 class CreateTable(Call, frozen=True):  # -> None, once every partition has it durably
@@ -56,10 +56,12 @@ class CreateTable(Call, frozen=True):  # -> None, once every partition has it du
 
 
 class OpenProducer(Call, frozen=True):  # -> int: the next incarnation, durable in `__meta`
+    may_be_repeated = True
     name: str
 
 
 class OpenReplica(Call, frozen=True):  # -> int: likewise
+    may_be_repeated = True
     name: str
 
 
@@ -83,7 +85,7 @@ class Join(Call, frozen=True):  # -> Joined
 
 class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
     to = To.EVERY
-    changes_nothing = True
+    may_be_repeated = True
     topic: int
     commit: int = 0
     """Only the version that the commit at this position sealed, with its `context`; 0 for all, without."""
@@ -91,13 +93,13 @@ class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
 
 class ListReplicas(Call, frozen=True):  # -> list[Report]
     to = To.EVERY
-    changes_nothing = True
+    may_be_repeated = True
     topic: int
 
 
 class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
     to = To.EVERY
-    changes_nothing = True
+    may_be_repeated = True
     topic: int
 
 
@@ -105,7 +107,7 @@ class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
     """What sealing `version` as the union of these parts would come to; raises what speaks against it. Changes nothing."""
 
     to = To.OWNER
-    changes_nothing = True
+    may_be_repeated = True
     topic: int
     version: int
     parts: tuple[PartRef, ...]
@@ -119,13 +121,13 @@ class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those t
     """Answered once each of these (topic, partition, position) is durable, or known to be lost. A broker answers for its own."""
 
     to = To.EVERY
-    changes_nothing = True
+    may_be_repeated = True
     positions: tuple[tuple[int, int, int], ...]
 
 
 class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
     to = To.EVERY
-    changes_nothing = True
+    may_be_repeated = True
 
 
 class AnnouncedSnapshot(Record, frozen=True):

@@ -166,8 +166,8 @@ class Link:
     def request(self, call: Call, kind: Any, timeout: float) -> Any:
         """Ask those whom the call is for, and wait for one answer of them all. Not in the link's thread.
 
-        Asked again over the next connection where whoever was asked has done nothing: the call only looks, or a partition has
-        another owner by now. Raises the broker's own error, `OutcomeUnknown` where the connection went before the answer, or
+        Asked again over the next connection where that does no harm (`Call.may_be_repeated`), or a partition has another owner by
+        now. Raises the broker's own error, `OutcomeUnknown` where the connection went before the answer, or
         `ParamstreamTimeout` naming the call.
         """
         check_process(self._pid)

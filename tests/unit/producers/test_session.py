@@ -27,6 +27,7 @@ from paramstream.events.digest import partition_of
 from paramstream.producers.publisher import Publisher
 from paramstream.producers.receipt import Receipt
 from paramstream.producers.session import Session
+from paramstream.transport.calls import Join
 
 
 @pytest.fixture
@@ -267,3 +268,9 @@ def test_calls_of_many_threads_all_arrive(stage: Stage) -> None:
         thread.join(30)
     assert len(receipts) == 200
     assert all(receipt.accepted.result(5) for receipt in receipts)
+
+
+def test_joining_anew_is_tried_again_where_the_connection_goes(stage: Stage) -> None:
+    stage.link.breaks = 1
+    stage.session.join(FAST)
+    assert [type(call) for call in stage.link.asked[-2:]] == [Join, Join]
