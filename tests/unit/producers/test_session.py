@@ -272,5 +272,5 @@ def test_calls_of_many_threads_all_arrive(stage: Stage) -> None:
 
 def test_joining_anew_is_tried_again_where_the_connection_goes(stage: Stage) -> None:
     stage.link.breaks = 1
-    stage.session.join(FAST)
+    stage.session.join(5.0)
     assert [type(call) for call in stage.link.asked[-2:]] == [Join, Join]
