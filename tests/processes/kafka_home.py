@@ -34,7 +34,7 @@ class KafkaHome:
         self._prefix = f"kills-{uuid.uuid4().hex[:8]}."
         self._children: dict[str, Child] = {}
         self.brokers = tuple(f"broker-{number}" for number in range(brokers))
-        self.others = ("kafka", *(f"{name} in sleep" for name in self.brokers))
+        self.others = ("kafka", "kafka", *(f"{name} in sleep" for name in self.brokers))
 
     def may_lose(self, persistence: str) -> bool:
         """What a killed broker had accepted and Kafka did not have."""

@@ -6,6 +6,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -16,6 +17,7 @@ from paramstream.consumers.events import Event
 from .child import Child
 from .journal import JournalReader
 from .load import TABLE, TABLE_DIM, TABLE_DTYPE, TTLS_S
+from .patience import patiently
 from .reference import Place, Reference
 
 TOPICS = {"model": "write_back", "safe": "write_through", "cache": "none"}
@@ -141,13 +143,19 @@ class World:
         self.await_all_up()
         self.client = client = ps.connect(list(self.endpoints.values()), timeout=START_S)
         for topic, persistence in TOPICS.items():
-            client.create_topic(topic, STATE_PARTITIONS, persistence, retain_versions=10_000)
-            if persistence != "none":
-                client.create_table(topic, TABLE, TABLE_DIM, TABLE_DTYPE)
-            self.tails[topic] = Tail(client.subscribe(topic, start="earliest"))
+            self._create(client, topic, persistence)
         for name in (*PUBLISHERS, *REPLICAS):
             self.spawn(name)
         self.await_all_up()
+
+    def _create(self, client: ps.Client, topic: str, persistence: str) -> None:
+        """While brokers find each other, any call may go without an answer."""
+        patiently(
+            lambda: client.create_topic(topic, STATE_PARTITIONS, persistence, retain_versions=10_000, exist_ok=True)
+        )
+        if persistence != "none":
+            patiently(lambda: client.create_table(topic, TABLE, TABLE_DIM, TABLE_DTYPE, exist_ok=True))
+        self.tails[topic] = Tail(patiently(lambda: client.subscribe(topic, start="earliest")))
 
     def spawn(self, name: str) -> None:
         errors = self.folder / f"{name}.stderr"
@@ -257,7 +265,7 @@ class World:
         until = self._mark()
         self._await_tails(until)
         digests = {name: self._digest_of(name, until) for name in REPLICAS}
-        topics = self.client.topics()
+        topics = patiently(self.client.topics)
         for name in REPLICAS:
             self.children.pop(name).end(END_S)
         for name in self.home.brokers:
@@ -269,12 +277,12 @@ class World:
         assert self.client is not None
         marks: ps.VersionVector[str] = ps.VersionVector()
         for topic in TOPICS:
-            with self.client.publisher(topic, producer="marker", timeout=END_S) as pub:
+            with patiently(partial(self.client.publisher, topic, "marker", timeout=END_S)) as pub:
                 receipt = pub.put_many({f"marker/{n}": f"marker.1.1/{n}".encode() for n in range(64)})
                 pub.flush(END_S)
             assert len(receipt.positions) == STATE_PARTITIONS
             marks = marks.merge(receipt.positions)
-            if versions := self.client.versions(topic):
+            if versions := patiently(partial(self.client.versions, topic)):
                 marks = marks.merge({(topic, STATE_PARTITIONS): versions[-1].position})
         return marks
 
