@@ -31,6 +31,7 @@ from ..errors import (
     UnknownTopic,
     VersionNotHeld,
 )
+from ..eventlog.changelog import Changelogs
 from ..events.arrays import ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
@@ -42,6 +43,7 @@ from ..transport.messages import FORMAT, Hello
 from .applying import Applier, TopicState
 from .beginning import Beginning, Start
 from .casting import Cast
+from .changelog.writing import WriteBack
 from .effects import Step
 from .feed import Feed
 from .links import MakeLink
@@ -373,6 +375,21 @@ class Replica:
             manifest, path, digest = self._taking.take(Path(chosen), state, numbers, deadline, keep=keep)
             made.append(SnapshotInfo.of(manifest, path, digest, self._directory.to_names))
         return tuple(made)
+
+    def write_back(
+        self, changelogs: Changelogs, topic: str | None = None, partitions: Sequence[int] | None = None
+    ) -> WriteBack:
+        """Keep the changelogs of the topic's state partitions (or of these) up with this replica, until what is returned is closed.
+
+        Raises `InvalidEvent` where the replica shows what could still be lost.
+        """
+        state = self._topic(topic)
+        numbers = self._scope.state_partitions(state.record) if partitions is None else partitions
+        writing = WriteBack(
+            self._sink, self._core, self._applier, self._store, state.record, numbers, changelogs
+        )  # fmt: skip
+        writing.start()
+        return writing
 
     # --- the end ----------------------------------------------------------------------------------------------------------------
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ...consistency.vector import PartitionId, VersionVector
-from ...errors import Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError
+from ...consistency.vector import PartitionId
+from ...errors import Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ...eventlog.changelog import Changelog, ChangelogRecord, Changelogs
 from ...tiers.store import TieredStore
 from ...transport.calls import TopicRecord
+from ...transport.waiting import bounded
 from ..applying import Applier
 from ..replica_sink import ReplicaSink
 from ..subscription_core import SubscriptionCore
@@ -40,9 +41,6 @@ KEYS_AT_ONCE = 512
 
 RETRY_S = (0.5, 30.0)
 """First and longest pause after a failure; it doubles in between."""
-
-Flushed = Callable[[VersionVector[int], VersionVector[int]], None]
-"""Called with floors and ceilings after they stand, in the thread of the write-back."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,6 @@ class WriteBack:
         record: TopicRecord,
         numbers: Sequence[int],
         changelogs: Changelogs,
-        flushed: Flushed,
         every_s: float = FLUSH_S,
     ) -> None:
         """`numbers`: the state partitions. Raises `InvalidEvent` where the replica shows what can still be lost."""
@@ -87,22 +84,47 @@ class WriteBack:
         self._applier = applier
         self._store = store
         self._record = record
-        self._flushed = flushed
         self._every_s = every_s
         self._changelogs = changelogs
         self._writers = [_Writer((record.id, number)) for number in numbers]
-        self._closing = threading.Event()
+        self._closing = False
+        self._asked = False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"paramstream-write-back-{record.name}", daemon=True)
         self.error: ParamstreamError | None = None
         """What the last round failed with; None after one that did not. After `Fenced` there is no further round."""
+        self.floors: Mapping[PartitionId, int] = {}
+        """What lies at or below them need not stay in the log, as far as the changelogs go. Replaced as a whole."""
 
     def start(self) -> None:
         self._thread.start()
 
+    def wait(self, floors: Mapping[PartitionId, int], timeout: float) -> None:
+        """Blocks until the changelogs written here have come so far; partitions that are not written here are passed over.
+
+        Raises what keeps them from it, or `ParamstreamTimeout` after `timeout` s.
+        """
+        wanted = {writer.partition: floors.get(writer.partition, 0) for writer in self._writers}
+        with self._changed:
+            self._asked = True
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._reached(wanted) or not self._thread.is_alive(), timeout=bounded(timeout)
+            )
+            if self._reached(wanted):
+                return
+        raise self.error or ParamstreamTimeout("the changelogs did not come so far", topic=self._record.name)
+
     def close(self, timeout: float) -> None:
-        """One more flush, then the end of the thread, waited for at most `timeout` s."""
-        self._closing.set()
-        self._thread.join(timeout)
+        """One more flush, then the end of the thread, waited for at most `timeout` s. A second call changes nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(bounded(timeout))
+
+    def _reached(self, wanted: Mapping[PartitionId, int]) -> bool:
+        return all(self.floors.get(partition, 0) >= floor for partition, floor in wanted.items())
 
     # --- in the thread --------------------------------------------------------------------------------------------------------
 
@@ -111,7 +133,7 @@ class WriteBack:
         try:
             is_last = False
             while not is_last:
-                is_last = self._closing.wait(pause)
+                is_last = self._wait(pause)
                 pause = self._every_s if self._round() else min(max(2 * pause, RETRY_S[0]), RETRY_S[1])
                 if isinstance(self.error, Fenced):
                     return
@@ -119,22 +141,30 @@ class WriteBack:
             for writer in self._writers:
                 writer.close()
 
+    def _wait(self, pause: float) -> bool:
+        """Until the next round is due, or asked for. True where it is the last one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or (self._asked and self.error is None), timeout=pause)
+            return self._closing
+
     def _round(self) -> bool:
         """Flush every partition. False where one failed: it is opened anew in the next round."""
+        with self._changed:
+            is_asked, self._asked = self._asked, False
         failed: ParamstreamError | None = None
-        moved = False
         for writer in self._writers:
             try:
-                moved = self._flush(writer) or moved
+                self._flush(writer, is_asked)
             except ParamstreamError as error:
                 failed = failed or error
                 self._set_aside(writer, error)
-        if failed is None and moved:
-            try:
-                self._tell()
-            except ParamstreamError as error:
-                failed = error
-        self.error = failed
+        with self._changed:
+            self.error = failed
+            self.floors = {
+                **self.floors,
+                **{writer.partition: writer.core.floor for writer in self._writers if writer.core is not None},
+            }
+            self._changed.notify_all()
         return failed is None
 
     def _set_aside(self, writer: _Writer, error: ParamstreamError) -> None:
@@ -144,17 +174,15 @@ class WriteBack:
             _log.warning("write-back: %s", error)
         writer.close()
 
-    def _flush(self, writer: _Writer) -> bool:
-        """Write what is dirty. True where the marker moved."""
+    def _flush(self, writer: _Writer, is_asked: bool) -> None:
+        """Write what is dirty; `is_asked`: move the marker on even where nothing is."""
         changelog, core = self._opened(writer)
-        if not self._begin(writer, core):
-            return False
-        while True:
+        is_due = self._begin(writer, core, is_asked)
+        while is_due:
             batch, records, marked = self._look_up(writer.partition, core, core.next_batch(BATCH_KEYS))
             changelog.write([*records, marker_record(marked)])
             core.written(batch, marked)
-            if batch.is_last:
-                return True
+            is_due = not batch.is_last
 
     def _opened(self, writer: _Writer) -> tuple[Changelog, ChangelogCore]:
         if writer.changelog is None or writer.core is None:
@@ -176,7 +204,7 @@ class WriteBack:
                     held[key] = entry.position
         return ChangelogCore(held, last)
 
-    def _begin(self, writer: _Writer, core: ChangelogCore) -> bool:
+    def _begin(self, writer: _Writer, core: ChangelogCore, is_asked: bool) -> bool:
         """Take in what has changed. False where there is nothing to write, or nothing may be written yet."""
         table = self._store.entries(writer.partition)
         with self._sink.changed:
@@ -188,7 +216,8 @@ class WriteBack:
         core.compare(entries)
         core.begin(changed, position)
         writer.quiet += 1
-        if not core.is_dirty and not (writer.quiet > QUIET_FLUSHES and position > core.floor):
+        is_due = (is_asked or writer.quiet > QUIET_FLUSHES) and position > core.floor
+        if not core.is_dirty and not is_due:
             return False
         writer.quiet = 0
         return True
@@ -218,12 +247,6 @@ class WriteBack:
         if partition not in self._core.partitions():
             raise OutcomeUnknown("the topic was deleted, or is another one now", topic=self._record.name)
         return self._core.position(partition)
-
-    def _tell(self) -> None:
-        cores = {writer.partition: writer.core for writer in self._writers}
-        floors = {partition: core.floor for partition, core in cores.items() if core is not None}
-        ceilings = {partition: core.ceiling for partition, core in cores.items() if core is not None}
-        self._flushed(VersionVector(floors), VersionVector(ceilings))
 
 
 def _place(record: TopicRecord, partition: PartitionId) -> str:
