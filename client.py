@@ -36,7 +36,7 @@ from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
-from .errors import InvalidEvent, NotDurable, ParamstreamError
+from .errors import InvalidEvent, NotDurable, ParamstreamError, TopicExists
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
 from .events.limits import check_name, check_version
@@ -193,7 +193,14 @@ class Client:
 
         def create() -> None:
             record = self._directory.topic(topic)
-            self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
+            try:
+                self._link.request(CreateTable(record.id, definition, exist_ok), bool, timeout)
+            except TopicExists:
+                # Somebody's call may have failed half way, of which the owner of `__meta` knows nothing where another broker has
+                # the partitions: the same one again fills in what is missing.
+                again = CreateTable(record.id, definition, exist_ok=True)
+                if exist_ok or not self._link.request(again, bool, timeout):
+                    raise
             self._directory.learn_table(record.id, definition)
 
         self._directory.of_topics([topic], create)

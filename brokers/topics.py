@@ -110,14 +110,18 @@ class Topics:
         self._worker.do(lambda: self._partitions.log.drop_topic(record.id), dropped)
 
     def create_table(self, call: CreateTable, reply: Reply) -> None:
-        """In the partitions that are this broker's. The owner of `__meta` defines it first, and the others fill in."""
+        """In the partitions that are this broker's. The owner of `__meta` defines it first, and the others fill in.
+
+        The answer is whether any partition lacked it.
+        """
         topic, name = self.by_id(call.topic), call.table.table
         owned = {
             (topic.id, number): each
             for number in range(topic.partitions)
             if (each := self._partitions.owned.get((topic.id, number))) is not None
         }
-        if not self._partitions.has_meta or any(each.core.table(name) != call.table for each in owned.values()):
+        lacked = any(each.core.table(name) != call.table for each in owned.values())
+        if not self._partitions.has_meta or lacked:
             # A call before may have failed half way: the same one again fills in what is missing.
             call = msgspec.structs.replace(call, exist_ok=True)
         entry = self._partitions.meta.create_table(call)
@@ -134,7 +138,7 @@ class Topics:
         stopped = {partition: each.error for partition, each in owned.items() if each.error is not None}
         if stopped:
             raise _undefined(topic, name, stopped)
-        self._pending.when(needs, lambda: reply.answer(None))
+        self._pending.when(needs, lambda: reply.answer(lacked))
 
 
 def _open_new(

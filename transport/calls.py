@@ -44,7 +44,7 @@ class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
     may_be_repeated = True
 
 
-class CreateTable(Call, frozen=True):  # -> None, once every partition has it durably
+class CreateTable(Call, frozen=True):  # -> bool, once every partition has it durably: whether any had lacked it
     to = To.META_FIRST
     topic: int
     table: Table

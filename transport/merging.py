@@ -66,8 +66,8 @@ def _lost(answers: Sequence[list[tuple[int, int, int]]], owner_of: OwnerOf) -> l
     ]
 
 
-def _nothing(answers: Sequence[None], owner_of: OwnerOf) -> None:
-    return None
+def _any(answers: Sequence[bool], owner_of: OwnerOf) -> bool:
+    return any(answers)
 
 
 def _brokers(answers: Sequence[BrokerRecord], owner_of: OwnerOf) -> BrokerRecord:
@@ -121,7 +121,7 @@ def _each(records: Iterable[_T], key: Callable[[_T], tuple[str, int]], merge: Ca
 
 MERGES: Mapping[type[Call], Callable[[Any, OwnerOf], Any]] = {
     AwaitDurable: _lost,
-    CreateTable: _nothing,
+    CreateTable: _any,
     DescribeBroker: _brokers,
     DescribePartitions: _partitions,
     Join: _joined,

@@ -11,6 +11,8 @@ import pytest
 
 import paramstream as ps
 from fakes.shared_log import SharedStore
+from paramstream.transport.calls import CreateTable
+from paramstream.transport.wire import To
 
 WAIT_S = 20.0
 PARTITIONS = 16
@@ -81,6 +83,20 @@ def test_a_table_is_there_in_every_partition(client: ps.Client) -> None:
     with pytest.raises(ps.TopicExists):
         client.create_table("model", "rows", dim=4)
     client.create_table("model", "rows", dim=4, exist_ok=True)
+
+
+def test_a_table_that_only_one_broker_has_heard_of_is_filled_in_by_the_same_call_again(
+    client: ps.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as half:
+        half.setattr(CreateTable, "to", To.META)
+        client.create_table("model", "rows", dim=4)
+    client.create_table("model", "rows", dim=4)
+    pub = client.publisher("model", "trainer")
+    keys = np.arange(256, dtype=np.int64)
+    assert len(pub.publish_rows("rows", keys, np.ones((256, 4), np.float32)).accepted.result(WAIT_S)) == PARTITIONS
+    with pytest.raises(ps.TopicExists):
+        client.create_table("model", "rows", dim=4)
 
 
 def test_a_receipt_of_another_process_is_durable_once_all_owners_say_so(client: ps.Client) -> None:

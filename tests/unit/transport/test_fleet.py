@@ -210,12 +210,12 @@ def test_a_table_is_made_by_the_owner_of_meta_before_the_others_hear_of_it(two: 
     def first(message: AnyMessage) -> list[Message | bytes]:
         if isinstance(message, Request):
             heard.append(bool(other.messages))
-        return answers(None)(message)
+        return answers(False)(message)
 
-    owner.answer, other.answer = first, answers(None)
+    owner.answer, other.answer = first, answers(True)
     table = Table("rows", 4, "float32")
     with linked([two[0].endpoint]) as (link, _):
-        link.request(CreateTable(TOPIC, table, exist_ok=False), type(None), 5.0)
+        assert link.request(CreateTable(TOPIC, table, exist_ok=False), bool, 5.0) is True
     asked = [message.call for message in (*owner.messages, *other.messages) if isinstance(message, Request)]
     assert heard == [False]
     assert asked == [CreateTable(TOPIC, table, exist_ok=False), CreateTable(TOPIC, table, exist_ok=True)]
@@ -418,9 +418,9 @@ def test_a_table_whose_second_broker_goes_meanwhile_is_made_on_its_successor(two
         share(2, owner)
         return [Moved()]
 
-    owner.answer, other.answer = answers(None), moves
+    owner.answer, other.answer = answers(False), moves
     with linked([owner.endpoint]) as (link, _):
-        link.request(CreateTable(TOPIC, Table("rows", 4, "float32"), exist_ok=False), type(None), 5.0)
+        link.request(CreateTable(TOPIC, Table("rows", 4, "float32"), exist_ok=False), bool, 5.0)
     repeated = [message.call for message in owner.messages if isinstance(message, Request)][1]
     assert isinstance(repeated, CreateTable) and repeated.exist_ok, "what stands already is no error the second time"
 
