@@ -11,7 +11,7 @@ DEMO_READY := $(VENV)/.ready-demo
 TEST_READY := $(VENV)/.ready-test
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test slow soak check format bench clean
+.PHONY: demo test slow kills soak check format bench clean
 .NOTPARALLEL:
 
 demo: $(DEMO_READY)
@@ -23,6 +23,16 @@ test: $(TEST_READY)
 # The long tests only. One of them may rightly take longer than the limit that ends a hanging short one.
 slow: $(TEST_READY)
 	$(BIN)/pytest -m slow -o faulthandler_timeout=1800 $(ARGS)
+
+# Random SIGKILL over brokers, publishers and replicas, over a local log and, with fewer rounds, over Kafka, which is killed too:
+# whatever was promised is held against the log. A failure names seed and round.
+ROUNDS ?= 200
+KAFKA_ROUNDS ?= 20
+SEED ?= 7
+KILLS := $(BIN)/pytest -m slow -o faulthandler_timeout=1800 --seed $(SEED)
+kills: $(TEST_READY)
+	$(KILLS) tests/integration/test_kills.py --rounds $(ROUNDS) $(ARGS)
+	$(KILLS) tests/integration/test_kafka_kills.py --rounds $(KAFKA_ROUNDS) $(ARGS)
 
 # A broker, a publisher and a replica under a dense load: memory, descriptors and the log must not grow.
 MINUTES ?= 10
