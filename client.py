@@ -36,7 +36,8 @@ from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
-from .errors import InvalidEvent, NotDurable, ParamstreamError, TopicExists
+from .errors import InvalidEvent, NotDurable, ParamstreamError
+from .eventlog.kafka.settings import KafkaLog
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
 from .events.limits import check_name, check_version
@@ -91,7 +92,7 @@ def connect(endpoint: str | Sequence[str], *, timeout: float = CONNECT_S) -> Cli
 
 
 def restore(
-    source: str,
+    source: str | KafkaLog,
     topic: str,
     at: Moment = None,
     store: TieredStore | None = None,
@@ -102,11 +103,12 @@ def restore(
 ) -> Replica:
     """The state of `topic` at a moment, as a replica that follows nothing and stays there. Only what is durable counts.
 
-    `source` is "file:DIR", the folder of a local log (its broker may be running), the endpoint of a broker, or "snapshot:DIR",
-    a folder of snapshots, of which one by itself is restored. `at` is a version (the weights sealed last under that number, rows
-    and KV at the closed cut of its commit), a vector or a `datetime` with a zone (the greatest closed state at or before it), or
-    None for the head. `dense_only` leaves rows and KV out. `snapshots` is a folder of snapshots to begin with where the log no
-    longer has all of rows and KV, or of a version. `store` is left open when the replica is closed.
+    `source` is "file:DIR", the folder of a local log (its broker may be running), "kafka://HOST:PORT" or the settings of a log in
+    Kafka, the endpoint of a broker, or "snapshot:DIR", a folder of snapshots, of which one by itself is restored. `at` is a
+    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a `datetime`
+    with a zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV out.
+    `snapshots` is a folder of snapshots to begin with where the log no longer has all of rows and KV, or of a version; without it
+    a broker's keeper is asked. `store` is left open when the replica is closed.
 
     Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
     where nothing reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`, `StorageFull`, `ConnectFailed`.
@@ -193,14 +195,7 @@ class Client:
 
         def create() -> None:
             record = self._directory.topic(topic)
-            try:
-                self._link.request(CreateTable(record.id, definition, exist_ok), bool, timeout)
-            except TopicExists:
-                # Somebody's call may have failed half way, of which the owner of `__meta` knows nothing where another broker has
-                # the partitions: the same one again fills in what is missing.
-                again = CreateTable(record.id, definition, exist_ok=True)
-                if exist_ok or not self._link.request(again, bool, timeout):
-                    raise
+            self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
             self._directory.learn_table(record.id, definition)
 
         self._directory.of_topics([topic], create)

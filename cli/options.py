@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 
+from ..consistency.vector import VersionVector
 from ..events.limits import MAX_VERSION
 from ..tiers.sizes import parse_size
 
@@ -41,6 +43,25 @@ def size(text: str) -> int:
 def version(text: str) -> int:
     """A version: an int from 0 to 2**63 - 1."""
     return _whole(text, 0, MAX_VERSION, "a version is a whole number from 0 to 2**63 - 1")
+
+
+def vector(text: str) -> VersionVector[str]:
+    """A version vector as `str` writes it: `topic/partition=epoch:offset`, comma-separated."""
+    try:
+        return VersionVector.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def zoned_time(text: str) -> datetime:
+    """A time in ISO 8601, with a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in ISO 8601, such as 2026-03-04T05:06:07Z") from error
+    if moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} names no zone; a Z at its end stands for UTC")
+    return moment
 
 
 def positive(text: str) -> int:

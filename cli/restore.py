@@ -1,4 +1,4 @@
-"""`paramstream restore`: a version of a topic, from a log or a broker, becomes a safetensors file."""
+"""`paramstream restore`: a version of a topic, from a log, a broker or a snapshot, becomes a safetensors file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ from ..consumers.restore import restore
 from ..tiers.sizes import size_text
 from ..tiers.store import TieredStore
 from .checkpoints import write_checkpoint
-from .options import add_json, add_topic, size, version
+from .options import add_json, add_topic, size, vector, version, zoned_time
 from .output import Progress, print_json
 
 NAME: str = "restore"
-HELP: str = "restore a version from a log or a broker into a safetensors file"
+HELP: str = "restore a version from a log, a broker or a snapshot into a safetensors file"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--log", metavar="URL", help='"file:DIR", the folder of a log; its broker may be running')
+    source.add_argument(
+        "--log",
+        metavar="URL",
+        help='"file:DIR" or "kafka://HOST:PORT", the log, whose broker may be running; or "snapshot:DIR", snapshots alone',
+    )
     source.add_argument("--connect", metavar="ADDR", help="a broker, such as tcp://127.0.0.1:7777")
     add_topic(parser)
-    parser.add_argument("--at", metavar="VERSION", type=version, help="the version (default: the newest)")
+    moment = parser.add_mutually_exclusive_group()
+    moment.add_argument("--at", metavar="VERSION", type=version, help="the version (default: the newest)")
+    moment.add_argument(
+        "--vector",
+        metavar="VECTOR",
+        type=vector,
+        help="the newest version at a vector, TOPIC/PARTITION=EPOCH:OFFSET,...",
+    )
+    moment.add_argument("--time", metavar="TIME", type=zoned_time, help="the newest version at a time, in ISO 8601")
+    parser.add_argument(
+        "--snapshots", metavar="DIR", type=Path, help="where to look for a version that the log no longer has"
+    )
     parser.add_argument(
         "--out", metavar="FILE", type=Path, required=True, help="the file to write, replaced as a whole"
     )
@@ -41,9 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         restore(
             arguments.log or arguments.connect,
             arguments.topic,
-            arguments.at,
+            next((at for at in (arguments.at, arguments.vector, arguments.time) if at is not None), None),
             store,
             dense_only=True,
+            snapshots=arguments.snapshots,
             registry=registry,
             arrays="numpy",
             progress=reading.add,

@@ -28,6 +28,8 @@ from ..errors import (
     ParamstreamTimeout,
     VersionNotHeld,
 )
+from ..eventlog.kafka.reading import KafkaReader
+from ..eventlog.kafka.settings import KafkaLog
 from ..eventlog.open import folder_of
 from ..eventlog.reading import FolderReader
 from ..events.arrays import ArrayKind
@@ -69,7 +71,7 @@ class Wanted:
 
 
 def restore(
-    source: str,
+    source: str | KafkaLog,
     topic: str,
     at: Moment = None,
     store: TieredStore | None = None,
@@ -82,18 +84,18 @@ def restore(
 ) -> Replica:
     """The state of `topic` at a moment, as a replica that follows nothing. Only what is durable counts.
 
-    `source` is "file:DIR", the folder of a local log (its broker may be running), the endpoint of a broker, or "snapshot:DIR",
-    a folder of snapshots, of which one by itself is restored. `at` is a version (the weights sealed last under that number, rows
-    and KV at the closed cut of its commit), a vector or a time with a zone (the greatest closed state at or before it), or None
-    for the head. `dense_only` leaves rows and KV out. `snapshots` is a folder of snapshots to begin with where the log no longer
-    has all of rows and KV, or of a version; without it a broker's keeper is asked. `store` is left open when the replica is closed. `progress` is told of bytes as they
-    are applied.
+    `source` is "file:DIR", the folder of a local log (its broker may be running), "kafka://HOST:PORT" or the settings of a log in
+    Kafka, the endpoint of a broker, or "snapshot:DIR", a folder of snapshots, of which one by itself is restored. `at` is a
+    version (the weights sealed last under that number, rows and KV at the closed cut of its commit), a vector or a time with a
+    zone (the greatest closed state at or before it), or None for the head. `dense_only` leaves rows and KV out. `snapshots` is a
+    folder of snapshots to begin with where the log no longer has all of rows and KV, or of a version; without it a broker's
+    keeper is asked. `store` is left open when the replica is closed. `progress` is told of bytes as they are applied.
 
     Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
     where nothing reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`, `StorageFull`, `ConnectFailed`.
     """
     wanted = Wanted(topic, store, dense_only, arrays, progress)
-    if source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
+    if isinstance(source, str) and source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
         return _from_snapshot(snapshots_in(Path(source.removeprefix(_SNAPSHOT)).expanduser(), topic), at, wanted)
     folder = None if snapshots is None else Path(snapshots).expanduser()
     with closing(_open(source, topic, registry)) as opened:
@@ -111,20 +113,24 @@ def restore(
         return _from_tail(opened, target, trimmed, folder, wanted)
 
 
-def _open(url: str, topic: str, registry: Registry) -> Source:
-    if url.startswith(("tcp://", "ipc://")):
+def _open(where: str | KafkaLog, topic: str, registry: Registry) -> Source:
+    if isinstance(where, str) and where.startswith(("tcp://", "ipc://")):
 
         def make_link(handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
-            return Link([url], handler, hello, name)
+            return Link([where], handler, hello, name)
 
         return BrokerSource(make_link, topic, lambda: ANSWER_S)
-    if not url.startswith("file:"):
-        raise InvalidEvent(
-            f"nothing can be restored from {url!r}",
-            item=url,
-            remedy='Give "file:DIR", "snapshot:DIR", or a broker as tcp://HOST:PORT',
-        )
-    return LogSource(FolderReader(folder_of(url)), topic, registry)
+    if isinstance(where, KafkaLog):
+        return LogSource(KafkaReader(where), topic, registry)
+    if where.startswith("kafka://"):
+        return LogSource(KafkaReader(KafkaLog.from_url(where)), topic, registry)
+    if where.startswith("file:"):
+        return LogSource(FolderReader(folder_of(where)), topic, registry)
+    raise InvalidEvent(
+        f"nothing can be restored from {where!r}",
+        item=where,
+        remedy='Give "file:DIR", "kafka://HOST:PORT", "snapshot:DIR", or a broker as tcp://HOST:PORT',
+    )
 
 
 def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) -> Replica:

@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from ...consistency.position import START
+from ...consistency.position import START, show
 from ...consistency.vector import PartitionId
+from ...errors import LogTruncated
 from ...events.codec import EventFrame, decode_event
 from ...events.kinds import Kind
-from ..counting import Counting
+from ..counting import BEGINNING, Counting
 from ..reading import PartitionRead
 from .asking import ask
+from .index import Entry, OffsetIndex
 from .log import KafkaEventLog
-from .scan import Place, Scan, base_at, no_base_at_start
+from .recovery import find
+from .scan import Place, Scan, base_at, newest_mark, no_base_at_start
 from .settings import KafkaLog
 
 
@@ -28,6 +31,9 @@ class KafkaReader:
     def __init__(self, settings: KafkaLog) -> None:
         """Raises `ConnectFailed` where no server answers, `InvalidEvent` where aiokafka is not installed."""
         self._log = KafkaEventLog(settings)
+        self._indices: dict[PartitionId, OffsetIndex] = {}
+        self._walked: set[PartitionId] = set()
+        """Those whose bases are all in their index."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,36 +49,71 @@ class KafkaReader:
     def partitions(self) -> list[PartitionId]:
         return self._log.partitions()
 
-    def read(self, partition: PartitionId) -> PartitionRead:
+    def read(self, partition: PartitionId, after: int = START) -> PartitionRead:
         """From the oldest base on; the records are fetched as they are asked for, each page in a blocking call.
 
-        Raises `UnknownTopic` where Kafka has no topic with that id, `CorruptLog` where somebody else has removed records,
-        `ConnectFailed` where Kafka does not answer in time. The records raise the same, and `CorruptLog` that names the offset
-        of a damaged one, or says that the owner cut what was not read yet: then read again.
+        With `after` they begin little before the first one behind that position, and there is no base. Raises `UnknownTopic` where
+        Kafka has no topic with that id, `LogTruncated` where `after` lies before the log's start, `CorruptLog` where somebody else
+        has removed records, `ConnectFailed` where Kafka does not answer in time. The records raise the same, and `CorruptLog` that
+        names the offset of a damaged one, or says that the owner cut what was not read yet: then read again.
         """
         place, thread, patience_s = self._log.reaching(partition)
         start, end = ask(place, thread, place.ends(), patience_s)
-        base: EventFrame | None = None
-        position = START
+        first, base = Entry(start, BEGINNING, 0), None
         if start:
             found = ask(place, thread, base_at(place, start, end), patience_s) if start < end else None
             if found is None:
                 raise no_base_at_start(place, start)
-            base = decode_event(found[0].frame)
-            position = base.position
-        records = self._records(place, start, end, has_base=base is not None)
-        return PartitionRead(partition, base, position, records, "")
+            whole, point = found
+            first, base = Entry(start, point, whole.mark.nbytes if whole.mark else 0, is_base=True), whole.frame
+        position = first.point.reached
+        if START < after < position:
+            raise LogTruncated(f"the log begins behind {show(position)}", partition=partition[1], position=after)
+        if after > position:
+            entry = ask(place, thread, self._before(place, first, end, after), patience_s)
+            return PartitionRead(partition, None, position, self._records(place, entry, end), "")
+        records = self._records(place, first, end)
+        if base is not None:
+            next(records)
+        return PartitionRead(partition, decode_event(base) if base is not None else None, position, records, "")
 
-    def _records(self, place: Place, start: int, end: int, *, has_base: bool) -> Iterator[EventFrame]:
+    def read_newest(self, partition: PartitionId) -> PartitionRead:
+        """From the newest base that counts; raises as `read` does. Holds what comes behind it in memory: a segment."""
+        place, thread, patience_s = self._log.reaching(partition)
+        found = ask(place, thread, find(place), patience_s)
+        base = decode_event(found.base) if found.base is not None else None
+        return PartitionRead(partition, base, found.start, map(decode_event, found.records), "")
+
+    async def _before(self, place: Place, first: Entry, end: int, after: int) -> Entry:
+        """Where to begin for what lies behind `after`: goes back from base to base, each of which names the one before it."""
+        index = self._indices.setdefault(place.partition, OffsetIndex())
+        index.cut(first.offset)
+        index.note(first)
+        if place.partition not in self._walked:
+            self._walked.add(place.partition)
+            mark = await newest_mark(place, first.offset, end)
+            while mark is not None and mark.base > first.offset:
+                found = await base_at(place, mark.base, end)
+                if found is None:
+                    break
+                whole, point = found
+                mark = whole.mark
+                index.note(Entry(whole.offset, point, mark.nbytes if mark else 0, is_base=True))
+        return index.find(after) or first
+
+    def _records(self, place: Place, first: Entry, end: int) -> Iterator[EventFrame]:
         _, thread, patience_s = self._log.reaching(place.partition)
-        counting, scan, is_first = Counting(), Scan(place, start, end), has_base
+        index = self._indices.setdefault(place.partition, OffsetIndex())
+        counting, scan, nbytes = Counting(first.point), Scan(place, first.offset, end), first.nbytes
         while not scan.is_done:
             for whole in ask(place, thread, scan.page(), patience_s):
+                before = counting.point
                 if not counting.takes(whole.prefix, whole.frame):
                     continue
-                if whole.prefix.kind is not Kind.CLAIM and not is_first:
+                index.note(Entry(whole.offset, before, nbytes, whole.prefix.kind is Kind.BASE))
+                nbytes += len(whole.frame)
+                if whole.prefix.kind is not Kind.CLAIM:
                     yield decode_event(whole.frame)
-                is_first = False
 
     def close(self) -> None:
         """Give back the connections. A second call changes nothing."""

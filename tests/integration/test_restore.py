@@ -160,7 +160,7 @@ def test_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
         ps.restore(f"file:{tmp_path}", "model")
 
 
-@pytest.mark.parametrize("source", ["kafka://host:1", "memory:", "/a/path", ""])
+@pytest.mark.parametrize("source", ["kafka://", "memory:", "/a/path", ""])
 def test_a_source_that_cannot_be_read_is_refused(source: str) -> None:
     with pytest.raises(ps.InvalidEvent):
         ps.restore(source, "model")
