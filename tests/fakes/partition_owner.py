@@ -81,7 +81,8 @@ class PartitionOwner:
         if own:
             at, event = own[-1]
             head = event.head
-            last = LastEvent(head.incarnation, head.sequence, at, head.own, head.observed)
+            source = next((event.head.source for _, event in reversed(own) if event.head.source is not None), None)
+            last = LastEvent(head.incarnation, head.sequence, at, head.own, head.observed, source)
         sent = asked.get(partition.id)
         wanted = set(sent.sequences) if sent is not None else set[int]()
         return JoinedPartition(

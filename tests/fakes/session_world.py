@@ -34,9 +34,16 @@ def put_values(event: EventFrame) -> list[bytes]:
 class World:
     """`sent` keeps every frame in the order of the wire; `up` what has not arrived, `down` answers not yet handed over."""
 
-    def __init__(self, partitions: Sequence[PartitionId], window_bytes: int = 1 << 20, *, again: bool = False) -> None:
+    def __init__(
+        self,
+        partitions: Sequence[PartitionId],
+        window_bytes: int = 1 << 20,
+        *,
+        again: bool = False,
+        halts: bool = False,
+    ) -> None:
         self.owner = PartitionOwner(*partitions)
-        self.core = SessionCore("p", self.owner.open("p"), window_bytes, again=again)
+        self.core = SessionCore("p", self.owner.open("p"), window_bytes, again=again, halts=halts)
         self.up: deque[bytes] = deque()
         self.down: deque[Ack | Refused] = deque()
         self.sent: list[EventFrame] = []
