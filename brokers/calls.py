@@ -32,10 +32,11 @@ from ..transport.calls import (
     OpenReplica,
     PartitionRecord,
     PrepareCommit,
+    StoppedPartition,
     Unconfirmed,
     VersionRecord,
 )
-from ..transport.wire import To
+from ..transport.wire import To, WireError
 from .meta import Entry, MetaState
 from .owned import META, Owned
 from .owning import Owning
@@ -185,7 +186,12 @@ class Calls:
             tuple(
                 owned.core.join(call.name, call.incarnation, unconfirmed.get(p), peer.serial)
                 for p, owned in healthy.items()
-            )
+            ),
+            tuple(
+                StoppedPartition(*partition, WireError.of(owned.error))
+                for partition, owned in self._partitions.owned.items()
+                if owned.error is not None and not isinstance(owned.error, Fenced)
+            ),
         )
         needs = {partition: self._confirmed_by(owned) for partition, owned in healthy.items()}
         self._pending.when(needs, lambda: reply.answer(joined))

@@ -211,7 +211,11 @@ class Loop:
         now_ns = time.monotonic_ns()
         if frame.head.incarnation in peer.joined:
             peer.wrote_ns[frame.head.incarnation] = now_ns
-        self._perform(owned, owned.core.sequence(frame, Origin(peer.address, peer.serial), now_ns, room))
+        effects = owned.core.sequence(frame, Origin(peer.address, peer.serial), now_ns, room)
+        if not self._perform(owned, effects) and owned.error is not None and not isinstance(owned.error, Fenced):
+            # The log does not have it, and nobody has seen it.
+            self._flush_acks()
+            self._clients.send(peer, _refusal(frame, owned.error))
 
     def _control(self, client: bytes, frame: memoryview) -> None:
         message = decode_message(frame)
@@ -320,13 +324,13 @@ class Loop:
 
     # --- what the cores decided -------------------------------------------------------------------------------------------------
 
-    def _perform(self, owned: Owned, effects: Iterable[Effect]) -> None:
+    def _perform(self, owned: Owned, effects: Iterable[Effect]) -> bool:
+        """False where the log did not take what was to be appended: that is neither answered nor fanned out."""
         for effect in effects:
             match effect:
                 case Append():
                     if not self._append(owned, effect):
-                        # What the log does not have is neither answered nor fanned out: its outcome is unknown.
-                        return
+                        return False
                 case FanOut():
                     self._partitions.shown[owned.core.partition] = effect.position
                     self._send_all(owned, owned.fanout.accepted(effect.frame, effect.position))
@@ -336,6 +340,7 @@ class Loop:
                 case Answer():
                     self._flush_acks()
                     self._clients.send_to(effect.peer, effect.message)
+        return True
 
     def _append(self, owned: Owned, effect: Append) -> bool:
         """False where the log takes nothing more: the partition's events are refused with the reason from here on."""

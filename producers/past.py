@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..consistency.epochs import EpochEnds
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
+from ..errors import InvalidEvent, ParamstreamError
 from ..events.codec import decode_vector, encode_vector
 from ..transport.calls import LastEvent
 
@@ -16,6 +17,8 @@ class Past:
     def __init__(self) -> None:
         self.observed: VersionVector[int] = EMPTY
         self.observed_bytes = b""
+        self._proved: VersionVector[int] = EMPTY
+        """What accepted events observed: positions that were sequenced."""
         self._own: dict[PartitionId, int] = {}
         self._cache: dict[PartitionId, tuple[VersionVector[int], bytes]] = {}
 
@@ -41,12 +44,28 @@ class Past:
             self.observed = self.observed.merge(vector)
             self.observed_bytes = encode_vector(self.observed)
 
+    def prove(self, observed: VersionVector[int]) -> None:
+        """An event that observed this is accepted."""
+        if observed is not self._proved and not observed <= self._proved:
+            self._proved = self._proved.merge(observed)
+
+    def disprove(self, error: ParamstreamError) -> None:
+        """An event is refused. If it was for a position that was never sequenced, that partition is observed only as far as
+        accepted events did: else every later event would be refused too.
+        """
+        wrong = beyond(self.observed, error)
+        if wrong:
+            kept = {p: self._proved.get(p, 0) if p in wrong else at for p, at in self.observed.items()}
+            self.observed = VersionVector({p: at for p, at in kept.items() if at})
+            self.observed_bytes = encode_vector(self.observed)
+
     def take_up(self, partition: PartitionId, last: LastEvent) -> None:
         """What the name wrote before, under whatever incarnation, is this session's own past."""
         for other, at in decode_vector(last.own).items():
             self.wrote(other, at)
         self.wrote(partition, last.position)
         self.observe(decode_vector(last.observed))
+        self.prove(decode_vector(last.observed))
 
     def cut(self, partition: PartitionId, ends: Sequence[tuple[int, int]]) -> None:
         """Epochs of the partition ended: where the session's last write is lost, its past there ends with the log's."""
@@ -65,3 +84,10 @@ class Past:
             self._own.pop(partition, None)
         kept = self._cache.get(partition)
         self._cache = {partition: kept} if kept is not None else {}
+
+
+def beyond(observed: VersionVector[int], error: ParamstreamError) -> set[PartitionId]:
+    """The partitions of `observed` that an event was refused for: it depends on a position that is not sequenced there."""
+    if not isinstance(error, InvalidEvent) or error.position is None:
+        return set()
+    return {partition for partition, at in observed.items() if (partition[1], at) == (error.partition, error.position)}

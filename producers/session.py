@@ -541,6 +541,11 @@ class Session:
         for partition in partitions:
             if partition not in core.partitions:
                 topic = self.directory.name_of(partition[0])
+                stopped = core.stopped.get(partition)
+                if stopped is not None:
+                    error = stopped.raised()
+                    error.topic = error.topic or topic
+                    raise error
                 raise UnknownTopic(
                     "no broker has this partition",
                     topic=topic,

@@ -26,6 +26,7 @@ from ..events.codec import Head, encode_event, encode_event_into
 from ..events.kinds import Commit
 from ..transport.calls import Joined, JoinedPartition, PartitionRecord, Unconfirmed
 from ..transport.messages import Ack, Heartbeat, Refused
+from ..transport.wire import WireError
 from .again import Renewals
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
@@ -33,7 +34,7 @@ from .effects import Effect, FencedOut, JoinAgain, Send
 from .frame_memory import KEPT_FROM_BYTES, FrameMemory
 from .outcomes import Outcomes
 from .partition_state import PartitionState
-from .past import Past
+from .past import Past, beyond
 
 PUTS_BEFORE_JOINING = 16
 """While fewer events are in flight a put goes out at once on its own; from there on queued puts share events."""
@@ -59,6 +60,8 @@ class SessionCore:
         """Of events that are accepted, not durable, and kept."""
         self._turn = 0
         self.partitions: dict[PartitionId, PartitionState] = {}
+        self.stopped: dict[PartitionId, WireError] = {}
+        """Partitions that could not be joined, with the reason."""
         self.fenced: Fenced | None = None
         self.flight_bytes = 0
         """Bytes of events that are not answered: at most the window, but for one event at a time."""
@@ -203,6 +206,7 @@ class SessionCore:
         self._joining = False
         if fresh:
             self._joined, self.congested = True, False
+        self.stopped = {(each.topic, each.partition): each.error for each in answer.stopped}
         for record in answer.partitions:
             self._join(record, fresh)
         if self._renewals.waiting and self._queue:
@@ -222,6 +226,7 @@ class SessionCore:
 
     def refresh(self, answer: Joined) -> list[Effect]:
         """A second join's answer in the midst: new partitions, and schema and tables anew; nothing in flight changes."""
+        self.stopped = {(each.topic, each.partition): each.error for each in answer.stopped}
         for record in answer.partitions:
             known = self.partitions.get((record.topic, record.partition))
             if known is None:
@@ -316,6 +321,9 @@ class SessionCore:
             self._stale.add(partition.id)
         elif message.gap:
             self._go_again(partition, event, message.last_sequence)
+        elif self._observed_before(event, error):
+            # It rests on what an event before it was refused for, which is observed no more.
+            self._go_again(partition, event, partition.last)
         else:
             self._answered(partition, event)
             if message.position:
@@ -326,6 +334,7 @@ class SessionCore:
                     call.positions.clear()
                     self._stands(partition, call, message.position)
             else:
+                self.past.disprove(error)
                 self._turn_down(event, error)
         self._join_again_if_drained()
         return self._pump()
@@ -581,11 +590,13 @@ class SessionCore:
         return self.give_up(OutcomeUnknown(problem, remedy="Look for it in the topic: it may stand"))
 
     def _forget(self, key: PartitionId) -> None:
-        """The partition's topic is gone."""
-        partition = self.partitions.pop(key)
-        error = UnknownTopic(
+        """The partition has stopped, or its topic is gone."""
+        partition, stopped = self.partitions.pop(key), self.stopped.get(key)
+        error: ParamstreamError = UnknownTopic(
             "the topic was deleted", partition=key[1], remedy="Create it again, and open a new publisher"
         )
+        if stopped is not None:
+            error = stopped.raised()
         for event in list(partition.flight.values()):
             self._answered(partition, event)
             self._turn_down(event, error)
@@ -645,6 +656,7 @@ class SessionCore:
     def _stands(self, partition: PartitionState, call: Call, position: int) -> None:
         """An event of `call` is accepted at `position`."""
         self.past.wrote(partition.id, position)
+        self.past.prove(call.observed)
         self.outcomes.stands(partition, call, position)
 
     def _turn_down(self, event: Event, error: ParamstreamError) -> None:
@@ -652,6 +664,11 @@ class SessionCore:
         for call in event.calls:
             self.outcomes.turned_down(call, error)
             self._drop_given_up(call)
+
+    def _observed_before(self, event: Event, error: ParamstreamError) -> bool:
+        """The event was sent with what `error` is about, and would be sent without it now."""
+        sent = event.calls[0].observed
+        return bool(beyond(sent, error)) and not beyond(self.past.observed, error)
 
     def _drop_given_up(self, call: Call) -> None:
         if call.given_up:

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import msgspec
 
 from ..events.kinds import PartRef, Table, TensorSpec
-from .wire import Message, Record, To
+from .wire import Message, Record, To, WireError
 
 
 class Call(Message, frozen=True):
@@ -201,8 +201,18 @@ class JoinedPartition(Record, frozen=True):
     sealed: tuple[SealedVersion, ...] = ()
 
 
+class StoppedPartition(Record, frozen=True):
+    """One that takes no events, and cannot be joined."""
+
+    topic: int
+    partition: int
+    error: WireError
+    """Why."""
+
+
 class Joined(Record, frozen=True):
     partitions: tuple[JoinedPartition, ...]
+    stopped: tuple[StoppedPartition, ...] = ()
 
 
 class PreparedCommit(Record, frozen=True):

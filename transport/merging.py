@@ -39,7 +39,10 @@ def merged(call: Call, answers: Sequence[Any], owner_of: OwnerOf) -> Any:
 
 
 def _joined(answers: Sequence[Joined], owner_of: OwnerOf) -> Joined:
-    return Joined(tuple(partition for answer in answers for partition in answer.partitions))
+    return Joined(
+        tuple(partition for answer in answers for partition in answer.partitions),
+        tuple(partition for answer in answers for partition in answer.stopped),
+    )
 
 
 def _versions(answers: Sequence[list[VersionRecord]], owner_of: OwnerOf) -> list[VersionRecord]:

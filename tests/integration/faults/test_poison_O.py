@@ -144,3 +144,9 @@ def test_a_broker_that_finds_it_in_its_own_log_names_it_O04(tmp_path: Path, monk
             assert (found.value.topic, found.value.partition, found.value.position) == ("model", 0, positions[4])
             client.create_topic("other", exist_ok=True)
             client.publisher("other", producer="trainer").put("k", b"v").durable.result(10)
+            # A producer that comes back hears of the damage too, and goes on in the partitions that are whole.
+            publisher = client.publisher("model", producer="trainer")
+            with pytest.raises(ps.CorruptLog, match="cannot be decoded") as told:
+                publisher.put(KEYS[0][0], b"value")
+            assert (told.value.topic, told.value.partition) == ("model", 0)
+            publisher.put(KEYS[1][0], b"value").durable.result(10)
