@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import queue
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from ..consistency.vector import PartitionId
-from ..errors import ConnectFailed, ParamstreamError, ParamstreamTimeout
+from ..errors import OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.codec import position_of
 from ..transport.calls import Call, DescribePartitions, PartitionRecord
 from ..transport.messages import FORMAT, AnyMessage, Fetch, Fetched, FetchFile, Hello, Welcome
@@ -22,10 +24,10 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 
 class Pager:
-    """Follows nothing. One thread at a time."""
+    """Follows nothing. One thread at a time. What went with its connection is asked again over the next one."""
 
     def __init__(self, make_link: MakeLink, name: str, patience: Callable[[], float]) -> None:
-        """`patience` says how long the next answer may take, in seconds. Raises `ConnectFailed`."""
+        """`patience` says how long the next answer may take, in seconds. Raises `ConnectFailed` where nobody answers at first."""
         self._patience = patience
         self._answers = _Answers()
         self._ids = itertools.count(1)
@@ -33,14 +35,23 @@ class Pager:
         self.link.start(patience())
 
     def ask(self, call: Call, kind: Any) -> Any:
-        """The broker's answer. Raises its error, `ConnectFailed` where the connection went, `ParamstreamTimeout`."""
+        """The broker's answer to a call that may be repeated. Raises its error, or `ParamstreamTimeout`."""
         answers = queue.SimpleQueue[tuple[Any, ParamstreamError | None]]()
-        self.link.request_async(call, kind, lambda answer, error: answers.put((answer, error)))
+
+        def done(answer: Any, error: ParamstreamError | None) -> None:
+            if not isinstance(error, OutcomeUnknown):
+                answers.put((answer, error))
+
+        def send() -> None:
+            self.link.request_async(call, kind, done)
+
         patience = self._patience()
-        try:
-            answer, error = answers.get(timeout=bounded(patience))
-        except queue.Empty:
-            raise ParamstreamTimeout(f"the broker did not answer {type(call).__name__} within {patience:g} s") from None
+        with self._answers.awaiting(send):
+            send()
+            try:
+                answer, error = answers.get(timeout=bounded(patience))
+            except queue.Empty:
+                raise self._answers.overdue(f"the broker did not answer {type(call).__name__}", patience) from None
         if error is not None:
             raise error
         return answer
@@ -56,14 +67,15 @@ class Pager:
 
     def _ask(self, fetch: Fetch | FetchFile) -> tuple[Fetched, list[memoryview]]:
         def ready(_: object, error: ParamstreamError | None) -> None:
-            if error is not None:
-                self._answers.put(error)
-            else:
+            if error is None:
                 self.link.fetch(fetch)
+            elif not isinstance(error, OutcomeUnknown):
+                self._answers.put(error)
 
-        # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
-        self.link.request_async(DescribePartitions(fetch.topic), list[PartitionRecord], ready)
-        return self._answers.take(fetch, self._patience())
+        with self._answers.awaiting(lambda: self.link.fetch(fetch)):
+            # A fetch belongs to the link's thread, and an answer to any call is how one gets there.
+            self.link.request_async(DescribePartitions(fetch.topic), list[PartitionRecord], ready)
+            return self._answers.take(fetch, self._patience())
 
     def frames(self, partition: PartitionId, after: int, until: int) -> Iterator[memoryview]:
         """Frames behind position `after`, up to `until`; ends early where the log does."""
@@ -85,21 +97,33 @@ class _Answers:
 
     def __init__(self) -> None:
         self._queue: queue.Queue[tuple[Fetched, list[memoryview]] | ParamstreamError] = queue.Queue()
+        self._again: Callable[[], None] | None = None
+        """Sends what is awaited over a new connection."""
+        self._lost: ParamstreamError | None = None
+
+    @contextmanager
+    def awaiting(self, again: Callable[[], None]) -> Generator[None]:
+        """Within, `again` is called in the link's thread after each new connection."""
+        self._again = again
+        try:
+            yield
+        finally:
+            self._again = None
 
     def put(self, error: ParamstreamError) -> None:
         self._queue.put(error)
 
     def take(self, fetch: Fetch | FetchFile, timeout: float) -> tuple[Fetched, list[memoryview]]:
-        """Raises the broker's error, `ConnectFailed` where the connection went, or `ParamstreamTimeout`."""
+        """Raises the broker's error, or `ParamstreamTimeout`."""
+        deadline = time.monotonic() + timeout
         while True:
             try:
-                found = self._queue.get(timeout=bounded(timeout))
+                found = self._queue.get(timeout=bounded(max(0.0, deadline - time.monotonic())))
             except queue.Empty:
-                raise ParamstreamTimeout(
-                    f"the broker did not answer a fetch within {timeout:g} s",
-                    partition=fetch.partition,
-                    position=fetch.after if isinstance(fetch, Fetch) else None,
-                ) from None
+                overdue = self.overdue("the broker did not answer a fetch", timeout)
+                overdue.partition = fetch.partition
+                overdue.position = fetch.after if isinstance(fetch, Fetch) else None
+                raise overdue from None
             if isinstance(found, ParamstreamError):
                 raise found
             answer, frames = found
@@ -108,14 +132,21 @@ class _Answers:
                     raise answer.error.raised()
                 return answer, frames
 
+    def overdue(self, what: str, timeout: float) -> ParamstreamTimeout:
+        lost = "" if self._lost is None else f"; {self._lost.problem}"
+        return ParamstreamTimeout(f"{what} within {timeout:g} s{lost}")
+
+    def connected(self, welcome: Welcome) -> None:
+        self._lost = None
+        again = self._again
+        if again is not None:
+            again()
+
     def lost(self, error: ParamstreamError) -> None:
-        self.put(ConnectFailed(f"the connection went while the log was read: {error}", remedy="Try again"))
+        self._lost = error
 
     def fetched(self, answer: Fetched, frames: list[memoryview]) -> None:
         self._queue.put((answer, frames))
-
-    def connected(self, welcome: Welcome) -> None:
-        """Nothing is followed."""
 
     def message(self, message: AnyMessage) -> None:
         """Heartbeats say nothing of a log that is read up to one place."""

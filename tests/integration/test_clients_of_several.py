@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,12 @@ import pytest
 
 import paramstream as ps
 from fakes.shared_log import SharedStore
+from paramstream.consumers.pages import Pager
+from paramstream.events.codec import decode_event, position_of
+from paramstream.events.kinds import Put
 from paramstream.transport.calls import CreateTable
+from paramstream.transport.link import Handler, Link
+from paramstream.transport.messages import Hello
 from paramstream.transport.wire import To
 
 WAIT_S = 20.0
@@ -170,3 +177,24 @@ def test_a_deleted_topic_is_gone_on_every_broker_and_its_name_may_be_used_again(
     with client.replica("model") as rep:
         rep.wait(put_all(again, b"new"), WAIT_S)
         assert {rep.get(key) for key in KEYS} == {b"new"}
+
+
+def test_a_log_is_read_on_where_an_owner_goes_meanwhile() -> None:
+    store = SharedStore()
+    with ps.Broker(log=store.open("goes")) as goes, ps.Broker(log=store.open("stays")) as stays:
+        with ps.connect(stays.endpoint, timeout=WAIT_S) as client:
+            topic = client.create_topic("model", partitions=PARTITIONS)
+            put_all(client.publisher("model", "trainer"), b"1").durable.result(WAIT_S)
+
+        def make_link(handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
+            return Link([stays.endpoint], handler, hello, name)
+
+        with closing(Pager(make_link, "reader", lambda: WAIT_S)) as pager:
+            first = [pager.read((topic.id, number), 0, 1) for number in range(PARTITIONS)]
+            closes = threading.Thread(target=goes.close)
+            closes.start()
+            rest = [pager.read((topic.id, n), position_of(first[n][-1]), 1 << 20) for n in range(PARTITIONS)]
+            closes.join()
+    frames = [decode_event(frame) for read in (*first, *rest) for frame in read]
+    keys = [item.key for frame in frames if isinstance(frame.payload, Put) for item in frame.payload.items]
+    assert sorted(keys) == sorted([*(key.encode() for key in KEYS), KEYS[0].encode()])
