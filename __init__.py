@@ -10,6 +10,7 @@ from .consumers.events import Event
 from .consumers.processor import Processor, ProcessorStatus, TaskStatus, processor
 from .consumers.processor_run import ProcessorRun
 from .consumers.replica import Replica
+from .consumers.snapshots.taking import SnapshotInfo
 from .consumers.status import ReplicaStatus, Served, Unfinished
 from .consumers.subscriber import Subscription
 from .consumers.version_info import VersionInfo
@@ -68,6 +69,7 @@ __all__ = [
     "ReplicaStatus",
     "SchemaMismatch",
     "Served",
+    "SnapshotInfo",
     "StorageFull",
     "Subscription",
     "TaskStatus",

@@ -328,9 +328,10 @@ class Client:
     ) -> Replica:
         """A replica that follows one topic or several; returns when the start state, as of this call, is served.
 
-        `start` is "latest" (complete state at the head), "earliest" (every retained event) or a vector. `visibility="durable"`
-        shows nothing that could still be lost; `NotDurable` is raised for a topic with persistence "none". `partitions` limits
-        the state partitions followed; weights are followed whole. See `Replica`.
+        `start` is "latest" (complete state at the head), "earliest" (every retained event), "resume" (what a named replica last kept
+        in `snapshot_dir`), "snapshot:DIR" or a vector. `partitions` limits the state partitions followed; weights are followed
+        whole. `visibility="durable"` shows nothing that could still be lost; `NotDurable` is raised for a topic with persistence
+        "none". See `Replica`.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         chosen = None if partitions is None else list(partitions)

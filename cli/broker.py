@@ -32,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="allow an address beyond this machine, where anybody may then read and write",
     )
+    parser.add_argument(
+        "--keeper",
+        metavar="DIR",
+        help="run a replica beside the broker that keeps snapshots there, so that rows and KV may leave the log",
+    )
     add_json(parser, 'print {"listening": ADDR} on one line')
 
 
@@ -40,7 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     stop = StopSignal()
     favour_small_events()
     with Broker(
-        bind=arguments.bind, log=arguments.log, insecure=arguments.insecure, log_limit=arguments.log_limit
+        bind=arguments.bind,
+        log=arguments.log,
+        insecure=arguments.insecure,
+        keeper=arguments.keeper,
+        log_limit=arguments.log_limit,
     ) as broker:
         if arguments.json:
             print_json({"listening": broker.endpoint})

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import ParamstreamError
-from . import bench, broker, process, publish, replica, restore, subscribe, top, topics, versions
+from . import bench, broker, process, publish, replica, restore, snapshot, subscribe, top, topics, verify, versions
 from .demo import command as demo
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -45,6 +45,8 @@ COMMANDS: tuple[Command, ...] = (
     replica,
     process,
     restore,
+    snapshot,
+    verify,
     top,
     bench,
 )

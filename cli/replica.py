@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import time
 
 from ..client import connect
 from ..consumers.replica import Replica
@@ -15,6 +16,9 @@ from .standing import StopSignal, favour_small_events, keep_freed_memory
 
 NAME: str = "replica"
 HELP: str = "run a standing replica of a topic until SIGTERM or SIGINT"
+
+KEEP_S = 60.0
+"""How often a replica with a `--snapshot-dir` keeps its state."""
 
 LOOK_S = 0.2
 """How long a signal may wait for the replica to be looked at."""
@@ -27,6 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dram", metavar="SIZE", type=size, default="4GiB", help="budget of memory (default %(default)s)"
     )
+    parser.add_argument(
+        "--snapshot-dir",
+        metavar="DIR",
+        help="keep its state there, every minute and when it stops, and resume from there; needs --name",
+    )
     add_timeout(parser)
 
 
@@ -38,17 +47,30 @@ def run(arguments: argparse.Namespace) -> int:
         TieredStore(dram=arguments.dram) as store,
         connect(arguments.connect) as client,
         client.replica(
-            arguments.topic, name=arguments.name, store=store, arrays="numpy", timeout=arguments.timeout
+            arguments.topic,
+            name=arguments.name,
+            store=store,
+            start="latest" if arguments.snapshot_dir is None else "resume",
+            arrays="numpy",
+            snapshot_dir=arguments.snapshot_dir,
+            timeout=arguments.timeout,
         ) as replica,
     ):
         print(f"replica of {arguments.topic} serves {_served(replica)}", flush=True)
-        return _stand(replica, stop)
+        code = _stand(replica, stop, keeps=arguments.snapshot_dir is not None)
+        if arguments.snapshot_dir is not None:
+            replica.snapshot(timeout=arguments.timeout)
+        return code
 
 
-def _stand(replica: Replica, stop: StopSignal) -> int:
-    """Until the signal. Raises the error of a replica that can no longer follow."""
+def _stand(replica: Replica, stop: StopSignal, *, keeps: bool) -> int:
+    """Until the signal; with `keeps`, its state is kept every now and then. Raises the error of a replica that can no longer follow."""
     on_terminal = sys.stderr.isatty()
+    kept, kept_at = replica.vector, time.monotonic()
     while not stop.wait(0):
+        if keeps and time.monotonic() - kept_at >= KEEP_S and replica.vector != kept:
+            kept, kept_at = replica.vector, time.monotonic()
+            replica.snapshot()
         newer = (replica.status().version or 0) + 1
         # A version that does not come is nothing wrong; a stopped partition or a newer replica of the name is raised.
         with contextlib.suppress(ParamstreamTimeout):

@@ -9,7 +9,7 @@ from ..transport.calls import ListReplicas, ListVersions, TopicRecord, VersionRe
 from ..transport.directory import Directory
 from ..transport.messages import Report
 from .scope import time_left
-from .status import STALE_S, ReplicaStatus
+from .status import KEEPER_PREFIX, STALE_S, ReplicaStatus
 
 LOOK_S = 0.05
 """How often reports are asked for; replicas send one within as long after each switch."""
@@ -33,7 +33,8 @@ def wait_replicas(directory: Directory, topic: str, version: int, count: int, ti
         except ParamstreamTimeout as unanswered:
             # The last look says more than that there was no time for another one.
             raise late or unanswered from None
-        statuses = [ReplicaStatus.of_report(report, directory) for report in reports]
+        serving = [report for report in reports if not report.name.startswith(KEEPER_PREFIX)]
+        statuses = [ReplicaStatus.of_report(report, directory) for report in serving]
         behind = [status for status in statuses if not _serves(status, topic, version, commit)]
         if len(statuses) - len(behind) >= count:
             return

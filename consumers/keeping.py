@@ -25,11 +25,9 @@ from ..transport.messages import FORMAT, AnyMessage, Fetched, Heartbeat, Hello, 
 from .replica import Replica
 from .snapshots.announcing import announce
 from .snapshots.folder import topic_folder
+from .status import KEEPER_PREFIX
 
 _log = logging.getLogger(__name__)
-
-NAME_PREFIX = "__keeper-"
-"""Of the names of a keeper's replicas: nobody waits for those to serve."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """So much appended to a topic's state is worth a snapshot, ..."""
@@ -203,7 +201,7 @@ class Keeping:
             [record.name],
             directory=self._directory,
             make_link=self._make_link,
-            name=f"{NAME_PREFIX}{self._identity[:12]}-{record.id:016x}",
+            name=f"{KEEPER_PREFIX}{self._identity[:12]}-{record.id:016x}",
             store=TieredStore(dram="1TiB"),
             start=start,
             keep_versions=1,

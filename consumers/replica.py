@@ -374,6 +374,9 @@ class Replica:
             numbers = self._scope.state_partitions(state.record)
             manifest, path, digest = self._taking.take(Path(chosen), state, numbers, deadline, keep=keep)
             made.append(SnapshotInfo.of(manifest, path, digest, self._directory.to_names))
+            if self._snapshot_dir is not None and Path(chosen) == self._snapshot_dir:
+                with self._sink.changed:
+                    self._sink.kept |= {(manifest.topic_id, kept.number): kept.floor for kept in manifest.state}
         return tuple(made)
 
     def write_back(

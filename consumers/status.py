@@ -101,5 +101,8 @@ class ReplicaStatus:
         )
 
 
+KEEPER_PREFIX = "__keeper-"
+"""Of the names of a broker's keeper's replicas: they serve nobody, and nobody waits for them."""
+
 STALE_S = 1.5
 """Three heartbeats, or reports, missed: what is served is called stale."""

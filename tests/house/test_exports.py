@@ -85,7 +85,7 @@ def output_of(code: str) -> str:
 @pytest.mark.parametrize(
     ("function", "by_position"),
     [
-        (paramstream.Broker, "bind log insecure"),
+        (paramstream.Broker, "bind log insecure keeper"),
         (paramstream.connect, "endpoint"),
         (paramstream.Client.create_topic, "self name partitions persistence retain_versions exist_ok"),
         (paramstream.Client.create_table, "self topic table dim dtype"),

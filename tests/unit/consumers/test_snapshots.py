@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +16,21 @@ from safetensors.numpy import load_file
 
 from feeding.fakes import FakeBroker
 from paramstream.consumers.replica import Replica
+from paramstream.consumers.snapshots import taking, weights_file
+from paramstream.consumers.snapshots.entry_pages import encode_page
 from paramstream.consumers.snapshots.reading import Snapshot, open_snapshot
 from paramstream.consumers.snapshots.taking import SnapshotInfo
-from paramstream.errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, NotDurable, ParamstreamTimeout, UnknownTopic
+from paramstream.consumers.versions import Sealed
+from paramstream.errors import (
+    CorruptLog,
+    EventLost,
+    InvalidEvent,
+    LogTruncated,
+    NotDurable,
+    ParamstreamTimeout,
+    UnknownTopic,
+)
+from paramstream.tiers.entries import Entry
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -109,9 +123,9 @@ def test_what_is_read_again_begins_behind_the_floor(world: World) -> None:
     assert world.restarted().get("a") == b"1"
 
 
-def test_what_moves_while_it_is_copied_is_whole_from_the_ceiling_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paramstream.consumers.snapshots import taking
-
+def test_what_moves_while_it_is_copied_is_whole_from_the_ceiling_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(taking, "KEYS_AT_ONCE", 1)
     monkeypatch.setattr(taking, "PAGE_BYTES", 1)
     state = world.broker.state
@@ -120,15 +134,14 @@ def test_what_moves_while_it_is_copied_is_whole_from_the_ceiling_on(world: World
     replica = world.replica()
     world.settle()
     moved = iter(range(20))
-    encode = taking.encode_page
 
-    def encode_while_it_moves(page: list[tuple[bytes, taking.Entry]]) -> list[bytes | memoryview]:
+    def encode_while_it_moves(page: list[tuple[bytes, Entry]]) -> list[bytes | memoryview]:
         number = next(moved)
         state.put(b"%02d" % (19 - number), b"new")
         state.delete(b"%02d" % ((number + 7) % 20))
         state.put(b"extra-%d" % number, b"x")
         world.settle()
-        return encode(page)
+        return encode_page(page)
 
     monkeypatch.setattr(taking, "encode_page", encode_while_it_moves)
     info = world.snapshot(replica)
@@ -167,7 +180,6 @@ def test_a_copy_with_what_was_undone_is_thrown_away_and_begun_again(world: World
     world.settle()
     thread.join(5)
     (info,) = made
-    assert dict(Snapshot(info.path).entries(0)).keys() == {b"a"} or b"b" in dict(Snapshot(info.path).entries(0))
     assert dict(Snapshot(info.path).entries(0))[b"a"].value == b"stays"
     assert world.restarted().digest() == replica_digest(world)
 
@@ -177,16 +189,16 @@ def replica_digest(world: World) -> str:
     return world.replica().digest()
 
 
-def test_values_are_those_of_the_moment_whatever_is_published_meanwhile_L04(world: World) -> None:
+def test_values_are_those_of_the_moment_whatever_is_published_meanwhile_L04(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.broker.weights.version(1, {"w": np.ones(4, np.float32), "step": np.array(1.0, np.float32)})
     replica = world.replica()
     world.settle()
-    from paramstream.consumers.snapshots import weights_file
-
     pieces_of = weights_file.pieces_of
 
-    def slowly(sealed: object, topic: str) -> Iterator[bytes | memoryview]:
-        pieces = pieces_of(sealed, topic)  # type: ignore[arg-type]
+    def slowly(sealed: Sealed, topic: str) -> Iterator[bytes | memoryview]:
+        pieces = pieces_of(sealed, topic)
         yield next(pieces)
         for version in (2, 3, 4):
             array = np.full(4, version, np.float32)
@@ -194,11 +206,8 @@ def test_values_are_those_of_the_moment_whatever_is_published_meanwhile_L04(worl
             world.settle()
         yield from pieces
 
-    weights_file.pieces_of = slowly  # type: ignore[assignment]
-    try:
-        info = world.snapshot(replica)
-    finally:
-        weights_file.pieces_of = pieces_of
+    monkeypatch.setattr(weights_file, "pieces_of", slowly)
+    info = world.snapshot(replica)
     assert replica.weights().version == 4
     loaded = load_file(info.path / "weights-1.safetensors")
     assert loaded["w"].tolist() == [1.0] * 4 and loaded["step"] == 1.0
@@ -214,7 +223,7 @@ def test_other_tools_read_the_weights_by_their_own_names(world: World) -> None:
         "eighth": np.arange(3).astype(ml_dtypes.float8_e4m3fn),
         "complex": np.array([1 + 2j], np.complex128),
     }
-    world.broker.weights.version(1, arrays, tied={"twin": "scalar"})  # type: ignore[arg-type]
+    world.broker.weights.version(1, arrays, tied={"twin": "scalar"})
     replica = world.replica()
     world.settle()
     info = world.snapshot(replica)
@@ -273,9 +282,6 @@ def test_a_latest_that_is_damaged_or_gone_hides_nothing(world: World) -> None:
 
 
 def test_a_pickle_in_place_of_any_file_is_refused_as_malformed_O01(world: World, tmp_path: Path) -> None:
-    import os
-    import pickle
-
     canary = tmp_path / "canary"
 
     class Canary:
@@ -310,7 +316,6 @@ def test_older_snapshots_go_and_as_many_as_asked_for_stay(world: World) -> None:
 
 def test_a_named_replica_resumes_its_own_state_and_begins_at_the_head_the_first_time(world: World) -> None:
     world.broker.state.put(b"a", b"1")
-    world.settle(durable=True) if world.replicas else None
     first = world.replica("resume", name="r", snapshot_dir=world.root)
     world.settle()
     assert first.get("a") == b"1"
