@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import Any
 
@@ -346,18 +346,11 @@ class Session:
 
         Raises `UnknownTopic`, or `CorruptLog` for one that stands still because its log is damaged.
         """
-        deadline = time.monotonic() + timeout
         with self.lock:
             core = self._usable()
             if partition in core.partitions:
                 return core.partitions[partition]
         self.join(timeout)
-        with self.lock:
-            is_known = partition in core.partitions
-        if not is_known:
-            # Its owner left it out of the join, and says here why. That the topic is gone is said below, by its name.
-            with suppress(UnknownTopic):
-                self.ask(DescribePartitions(partition[0]), list[PartitionRecord], max(0.0, deadline - time.monotonic()))
         with self.lock:
             self._must_know(core, (partition,))
             return core.partitions[partition]
