@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import StorageFull
 from ..events.codec import EventFrame
@@ -217,6 +218,13 @@ class Applier:
             if topic.pinned is not None and not topic.pin_stale and topic.pinned.position > end:
                 # What is lost may not be served, pinned or not.
                 topic.unpin()
+
+    def settled(self, partition: PartitionId) -> int:
+        """What stands up to there can no longer be lost, as far as was told. Under persistence "none" that ends with its epoch: 0."""
+        topic, images = self.topics[partition[0]], self._images.get(partition)
+        if topic.record.persistence == "none":
+            return START
+        return topic.versions.durable if images is None else images.durable
 
     def jump(self, step: Jump) -> None:
         """What is staged of the partition belongs to what is passed, or comes again behind `step.start`."""

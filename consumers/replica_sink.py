@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import CorruptLog, Fenced, LogTruncated, NotDurable, ParamstreamError, StorageFull, UnknownTopic
+from ..errors import CorruptLog, EventLost, Fenced, LogTruncated, NotDurable, ParamstreamError, StorageFull, UnknownTopic
 from ..events.codec import encode_vector
 from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
@@ -70,8 +71,6 @@ class ReplicaSink:
         """Partition → (its time in ns, when that was heard); entries are replaced, never changed."""
         self.undone: dict[PartitionId, int] = {}
         """Partition → how often something of it was lost that had been applied."""
-        self.kept: dict[PartitionId, int] = {}
-        """State partition → the floor of the replica's own last snapshot, from where it would resume."""
         self.heard_at = time.monotonic()
         self.stopped: dict[PartitionId, ParamstreamError] = {}
         self.fenced: Fenced | None = None
@@ -119,6 +118,8 @@ class ReplicaSink:
                 with self.changed:
                     self._applier.began(step.partition, step.position, step.time)
                     self._confirm(step)
+            case Undo() if step.end < self._applier.settled(step.partition):
+                self._stop(step.partition, _lost_for_good(step, self._applier.settled(step.partition)))
             case Undo():
                 with self.changed:
                     self._applier.undo(step.partition, step.end)
@@ -399,7 +400,7 @@ class ReplicaSink:
         """
         topic = self._applier.topics[partition[0]]
         if partition != topic.weight_partition:
-            return min(applied, durable, self.kept.get(partition, applied))
+            return min(applied, durable)
         served, staged = topic.versions.served, topic.versions.staging.oldest_open()
         needed = [applied]
         if served is not None:
@@ -407,3 +408,12 @@ class ReplicaSink:
         if staged is not None:
             needed.append(staged - 1)
         return min(needed)
+
+
+def _lost_for_good(step: Undo, settled: int) -> EventLost:
+    """The log has lost what was durable: it is an older copy, or was cut at its end. Nothing can take that back here."""
+    return EventLost(
+        f"the log now ends an epoch at {show(step.end)}, and had everything up to {show(settled)} for good",
+        position=step.end,
+        remedy="What was applied since is in no log any more; make another replica to follow this log",
+    )

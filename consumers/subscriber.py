@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..consistency.gate import Ordering
+from ..consistency.position import show
 from ..consistency.vector import VersionVector
-from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout
+from ..errors import InvalidEvent, LogTruncated, ParamstreamError, ParamstreamTimeout
 from ..transport.calls import DescribePartitions, PartitionRecord
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Report, Welcome
@@ -261,7 +262,16 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 def _start_of(at: PartitionRecord, topic: str, start: str | VersionVector[str], durable_only: bool) -> int:
     if isinstance(start, VersionVector):
-        return start.get((topic, at.partition), at.start)
+        position = start.get((topic, at.partition), at.start)
+        if position < at.start:
+            raise LogTruncated(
+                f"the log begins behind {show(at.start)}, and {show(position)} lies before that",
+                topic=topic,
+                partition=at.partition,
+                position=position,
+                remedy='Begin with start="earliest", which has what there is',
+            )
+        return position
     if start == "earliest":
         return at.start
     return at.durable if durable_only else at.accepted

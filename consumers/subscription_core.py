@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..consistency.gate import Gate, Ordering
-from ..consistency.position import epoch_of, offset_of
+from ..consistency.position import epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
-from ..errors import CorruptLog, InvalidEvent, LogTruncated, ParamstreamError
+from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
 from ..events.codec import EventFrame, decode_event, read_prefix
 from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
 from ..events.limits import MAX_EVENT_BYTES
@@ -278,6 +278,8 @@ class SubscriptionCore:
         state.accepted, state.heard = max(state.accepted, message.accepted), True
         if message.error is not None:
             self._failed(state, message.error.raised())
+        elif message.accepted < message.after:
+            self._halt(state, _ahead(message))
         elif state.accepted > state.received:
             self._fetch(state)
 
@@ -614,3 +616,12 @@ def _decoded(data: memoryview) -> EventFrame:
             f"a {frame.kind.label} event does not hold together: {error.problem}", position=frame.position
         ) from error
     return frame
+
+
+def _ahead(message: Demoted) -> EventLost:
+    """The broker has sequenced less than we have: nothing that it says or sends can be told from what we had."""
+    return EventLost(
+        f"the log ends at {show(message.accepted)}, and had {show(message.after)} before: it is an older copy, or another log",
+        position=message.after,
+        remedy="Make another replica to follow this log",
+    )

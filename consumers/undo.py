@@ -32,6 +32,11 @@ class BeforeImages:
         self._durable = 0
 
     @property
+    def durable(self) -> int:
+        """Up to there nothing can be lost."""
+        return self._durable
+
+    @property
     def nbytes(self) -> int:
         return self._nbytes
 

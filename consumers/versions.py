@@ -231,6 +231,11 @@ class Versions:
         kept = self.kept
         return kept[-1] if kept else None
 
+    @property
+    def durable(self) -> int:
+        """Up to there nothing can be lost."""
+        return self._durable
+
     def find(self, version: int) -> Sealed | None:
         """The version sealed last under that number, if it is kept and no rewind has superseded it. Any thread."""
         kept = self.kept

@@ -25,7 +25,7 @@ from paramstream.consumers.effects import (
     Undo,
 )
 from paramstream.consumers.subscription_core import SubscriptionCore
-from paramstream.errors import CorruptLog
+from paramstream.errors import CorruptLog, EventLost
 from paramstream.events.codec import Head, encode_event, stamp_frame
 from paramstream.events.digest import checksum
 from paramstream.events.kinds import Delete, Put
@@ -115,6 +115,17 @@ def test_a_gap_is_fetched_and_what_came_ahead_of_it_is_kept() -> None:
     assert fetches(effects) == [before]
     assert keys(answer(core, writer, effects, count=1)) == [b"a", b"b", b"c"]
     assert core.buffered_bytes == 0
+
+
+def test_a_consumer_that_is_ahead_of_the_log_stops() -> None:
+    (writer,) = writers(1)
+    core = core_of([writer])
+    give(core, *writer.log.values())
+    core.demoted(Demoted(*writer.partition, writer.position, writer.position - 1))
+    (stopped,) = (effect for effect in run(core) if isinstance(effect, Stopped))
+    assert isinstance(stopped.error, EventLost) and stopped.error.position == writer.position
+    core.tick(100.0)
+    assert run(core) == []
 
 
 def test_a_heartbeat_that_has_sent_more_than_came_leads_to_a_fetch() -> None:
