@@ -39,14 +39,11 @@ class Fleet:
     """Connections to the owners of all partitions. One broker that owns everything is a fleet too."""
 
     def __init__(self, connections: Sequence[Connection], owned: Sequence[Sequence[int]]) -> None:
-        """`owned` are the slots of each connection's broker. Raises `ConnectFailed` unless every slot has just one owner."""
+        """`owned` are the slots of each connection's broker: every slot once."""
         self.connections = tuple(connections)
-        self._only = connections[0] if len(connections) == 1 else None
+        self.only = connections[0] if len(connections) == 1 else None
+        """The connection where there is just one: nothing need be looked up."""
         by_slot = {slot: connection for connection, slots in zip(connections, owned, strict=True) for slot in slots}
-        if sorted(slot for slots in owned for slot in slots) != list(range(SLOTS)):
-            raise ConnectFailed(
-                "the brokers do not say of every slot who owns it", remedy="Wait until they have settled"
-            )
         self._by_slot = [by_slot[slot] for slot in range(SLOTS)]
         self._poller = zmq.Poller()
         for connection in connections:
@@ -67,7 +64,7 @@ class Fleet:
                 if not found:
                     return None
                 newest = max((each.welcome for each in found), key=lambda welcome: welcome.generation)
-                owners = newest.owners or (Owner(newest.broker, endpoint, tuple(range(SLOTS))),)
+                owners = _owners(newest, endpoint)
                 serving = _serving(owners, newest, found)
                 for useless in [each for each in found if each not in serving]:
                     useless.close()
@@ -90,17 +87,12 @@ class Fleet:
     # --- for whoever holds the link's lock -----------------------------------------------------------------------------------
 
     def owner(self, partition: PartitionId) -> Connection:
-        return self._only or self._by_slot[slot_of(partition)]
-
-    @property
-    def only(self) -> Connection | None:
-        """The connection where there is just one: nothing need be looked up."""
-        return self._only
+        return self.only or self._by_slot[slot_of(partition)]
 
     def stages(self, message: Message) -> list[list[Connection]]:
         """To whom a message goes: first to all of the first list, then, for a call that was answered there, to the next."""
-        if self._only is not None:
-            return [[self._only]]
+        if self.only is not None:
+            return [[self.only]]
         match message.to:
             case To.EVERY:
                 return [list(self.connections)]
@@ -125,8 +117,8 @@ class Fleet:
         ready = {socket for socket, _ in self._poller.poll(int(timeout_s * 1000))}
         if not ready:
             return []
-        if self._only is not None:
-            return self._only.receive(ready, most)
+        if self.only is not None:
+            return self.only.receive(ready, most)
         return [message for each in self.connections for message in each.receive(ready, most)]
 
     def ended(self, now: float) -> str:
@@ -134,7 +126,7 @@ class Fleet:
         for each in self.connections:
             reason = each.ended(now)
             if reason:
-                return reason if self._only is not None else f"{each.address}: {reason}"
+                return reason if self.only is not None else f"{each.address}: {reason}"
         return ""
 
     def endpoints(self) -> list[str]:
@@ -143,6 +135,17 @@ class Fleet:
     def close(self) -> None:
         for each in self.connections:
             each.close()
+
+
+def _owners(welcome: Welcome, endpoint: str) -> Sequence[Owner]:
+    """Those that own any slots: a broker without any is asked nothing. Raises `ConnectFailed` unless every slot has one owner."""
+    if not welcome.owners:
+        return [Owner(welcome.broker, endpoint, tuple(range(SLOTS)))]
+    if sorted(slot for owner in welcome.owners for slot in owner.slots) != list(range(SLOTS)):
+        raise ConnectFailed(
+            f"{endpoint} does not say of every slot which broker owns it", remedy="Wait until the brokers have settled"
+        )
+    return [owner for owner in welcome.owners if owner.slots]
 
 
 def _serving(owners: Sequence[Owner], newest: Welcome, found: Iterable[Connection]) -> list[Connection | None]:

@@ -333,12 +333,33 @@ def test_a_broker_of_an_older_generation_is_greeted_until_it_is_of_the_newest() 
             assert recorder.welcomes[0].generation == 2
 
 
-def test_a_map_that_lacks_a_slot_connects_nobody() -> None:
-    with BareBroker() as broker:
-        owner = Owner("b", broker.endpoint, tuple(range(SLOTS - 1)))
-        broker.welcome = Welcome("b", "tcp://*:1", 1, QUIET_S, 1, (owner,))
-        with pytest.raises(ConnectFailed, match="who owns it"):
+@pytest.mark.parametrize(
+    "slots",
+    [[range(SLOTS - 1)], [range(SLOTS), [3]], [range(SLOTS), [SLOTS]], [[]]],
+    ids=["none", "two", "more", "nobody"],
+)
+def test_a_map_that_does_not_give_every_slot_one_owner_connects_nobody(slots: Sequence[Sequence[int]]) -> None:
+    with BareBroker() as broker, BareBroker() as other:
+        owners = tuple(
+            Owner(each.endpoint, each.endpoint, tuple(owned))
+            for each, owned in zip((broker, other), slots, strict=False)
+        )
+        broker.welcome = Welcome(broker.endpoint, "tcp://*:1", 1, QUIET_S, 1, owners)
+        with pytest.raises(ConnectFailed, match="which broker owns it"):
             Link([broker.endpoint], Recorder(), hello).start(0.5)
+        assert not other.clients
+
+
+def test_a_broker_without_slots_tells_of_the_others_and_is_asked_nothing() -> None:
+    with BareBroker() as idle, BareBroker() as owner:
+        owners = (Owner(idle.endpoint, idle.endpoint, ()), Owner(owner.endpoint, owner.endpoint, tuple(range(SLOTS))))
+        for broker in (idle, owner):
+            broker.welcome = Welcome(broker.endpoint, "tcp://*:1", 1, QUIET_S, 1, owners)
+        with linked([idle.endpoint]) as (link, recorder):
+            assert recorder.welcomes[0].broker == owner.endpoint
+            assert link.send(event_of((TOPIC, 0)))
+            until(lambda: len(owner.frames) == 1)
+        assert not idle.messages
 
 
 def test_a_link_finds_its_way_back_over_a_broker_that_the_user_did_not_name(two: list[BareBroker]) -> None:
