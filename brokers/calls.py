@@ -123,7 +123,7 @@ class Calls:
             case ListReplicas():
                 reply.answer(self._reports.newest(call.topic))
             case DescribePartitions():
-                reply.answer(self._describe(call.topic))
+                reply.answer(self._describe(call))
             case PrepareCommit():
                 self._prepare_commit(call, reply)
             case AwaitDurable():
@@ -214,12 +214,13 @@ class Calls:
         # Whoever owns them knows them, and the others none.
         return self._partitions.healthy(weights).core.versions(call.commit) if self._partitions.is_here(weights) else []
 
-    def _describe(self, topic_id: int) -> list[PartitionRecord]:
-        topic = self._topics.by_id(topic_id)
+    def _describe(self, call: DescribePartitions) -> list[PartitionRecord]:
+        topic = self._topics.by_id(call.topic)
         now = self._monotonic_ns()
         records: list[PartitionRecord] = []
         for number in range(topic.partitions + 1):
-            if self._partitions.is_here((topic.id, number)):
+            is_asked = call.partitions is None or number in call.partitions
+            if is_asked and self._partitions.is_here((topic.id, number)):
                 owned = self._partitions.healthy((topic.id, number))
                 records.append(owned.core.describe(owned.log.start, now))
         return records

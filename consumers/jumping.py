@@ -111,5 +111,8 @@ class Jumps:
                 elif partition in self._truncated:
                     self._on_stuck(partition, self._truncated[partition])
 
-        self._asked.add(topic_id)
-        self.link.request_async(DescribePartitions(topic_id), list[PartitionRecord], done)
+        topic = self._applier.topics.get(topic_id)
+        if topic is not None:
+            self._asked.add(topic_id)
+            asked = DescribePartitions(topic_id, (topic.record.partitions,))
+            self.link.request_async(asked, list[PartitionRecord], done)

@@ -110,9 +110,9 @@ class Pinning:
         if self._snapshots is None:
             return None
         described: list[PartitionRecord] = self._directory.request(
-            DescribePartitions(record.id), list[PartitionRecord], time_left(deadline)
+            DescribePartitions(record.id, (record.partitions,)), list[PartitionRecord], time_left(deadline)
         )
-        rewinds = [each for at in described if at.partition == record.partitions for each in at.rewinds]
+        rewinds = [each for at in described for each in at.rewinds]
         for snapshot in snapshots_in(self._snapshots, record.name, record.id):
             sealed = snapshot.manifest.weights.sealed
             if sealed is None or sealed.version != version:

@@ -56,11 +56,12 @@ class Scope:
         self.targets: dict[PartitionId, int] = {}
         """What must be applied before the replica's constructor returns."""
         for record in self.records:
+            numbers = (*self.state_partitions(record), record.partitions)
             found: list[PartitionRecord] = directory.request(
-                DescribePartitions(record.id), list[PartitionRecord], time_left(deadline)
+                DescribePartitions(record.id, numbers), list[PartitionRecord], time_left(deadline)
             )
             by_number = {partition.partition: partition for partition in found}
-            for number in (*self.state_partitions(record), record.partitions):
+            for number in numbers:
                 self._choose(record, by_number[number], start)
 
     def begin_at(self, starts: Mapping[PartitionId, int], targets: Mapping[PartitionId, int]) -> None:

@@ -87,8 +87,10 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         record = directory.topic(topic)
         if durable_only:
             check_durable(record)
+        numbers = range(record.partitions + 1)
+        followed = tuple(number for number in numbers if partitions is None or number in partitions)
         found: list[PartitionRecord] = directory.request(
-            DescribePartitions(record.id), list[PartitionRecord], max(0.001, deadline - time.monotonic())
+            DescribePartitions(record.id, followed), list[PartitionRecord], max(0.001, deadline - time.monotonic())
         )
         self._topic = topic
         self._directory = directory
@@ -99,8 +101,7 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         self._error: ParamstreamError | None = None
         self._closed = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        followed = [at for at in found if partitions is None or at.partition in partitions]
-        starts = {(at.topic, at.partition): _start_of(at, topic, start, durable_only) for at in followed}
+        starts = {(at.topic, at.partition): _start_of(at, topic, start, durable_only) for at in found}
         self._core = SubscriptionCore(ordering, starts, durable_only=durable_only)
         self._feed = Feed(self._core, self, self._lock)
         self._follower = follower

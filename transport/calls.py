@@ -98,9 +98,13 @@ class ListReplicas(Call, frozen=True):  # -> list[Report]
 
 
 class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
+    """Where a topic's partitions stand. One that stands still because its log is damaged raises that, if it is asked about."""
+
     to = To.EVERY
     may_be_repeated = True
     topic: int
+    partitions: tuple[int, ...] | None = None
+    """None: all."""
 
 
 class PrepareCommit(Call, frozen=True):  # -> PreparedCommit

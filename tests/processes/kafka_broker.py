@@ -11,6 +11,7 @@ import paramstream as ps
 from paramstream.eventlog.kafka.settings import KafkaLog
 
 from .lines import Lines, say
+from .patience import patiently
 
 REQUEST_S = 5.0
 
@@ -19,7 +20,8 @@ def main(bootstrap: str, prefix: str, endpoint: str, session_s: str) -> None:
     log = KafkaLog(
         bootstrap.split(","), topic_prefix=prefix, request_timeout_s=REQUEST_S, session_timeout_s=float(session_s)
     )
-    with ps.Broker(endpoint, log) as broker:
+    # Kafka may be down when it starts.
+    with patiently(lambda: ps.Broker(endpoint, log)) as broker:
         say(endpoint=broker.endpoint)
         lines = Lines(0)
         try:

@@ -23,7 +23,7 @@ from .reference import Place, Reference
 TOPICS = {"model": "write_back", "safe": "write_through", "cache": "none"}
 STATE_PARTITIONS = 3
 START_S = 60.0
-"""Enough for a child to start and be served on a machine that is very busy."""
+"""Enough for a child to start and be served on a machine that is very busy, and behind a Kafka that starts."""
 END_S = 60.0
 
 PUBLISHERS = {"p0": ("weights",), "p1": ("observes",), "p2": ("observes",)}

@@ -14,9 +14,10 @@ from reference.waiting import eventually
 from reference.weights import check_weights
 
 DAY_S = 86_400.0
-CLOCKS_S = (0.0, -21 * DAY_S, 3650 * DAY_S, -21 * DAY_S, 0.0)
+CLOCKS_S = (-21 * DAY_S, 3650 * DAY_S, -21 * DAY_S, 0.0)
 """Three weeks ago, ten years ahead, and back."""
 RETAINED = 3
+SHORT_S = 0.5
 WAIT_S = 30.0
 
 
@@ -39,13 +40,13 @@ def test_under_a_clock_that_is_stepped_age_counts_from_arrival_L11(tmp_path: Pat
             publisher.put(f"stays-{clock_s}-{version}", b"for ever")
             publisher.put("long", b"lasts", ttl=3600.0)
             began = time.monotonic()
-            replica.wait(publisher.put("short", b"lasts", ttl=1.0), WAIT_S)
+            replica.wait(publisher.put("short", b"lasts", ttl=SHORT_S), WAIT_S)
             # Whatever the clock says, an entry lives as long as it was given, from when it came.
             assert replica.get("long") == b"lasts"
-            if time.monotonic() - began < 0.8:
-                assert replica.get("short") == b"lasts"
+            found, within_s = replica.get("short"), time.monotonic() - began
+            assert found == b"lasts" or within_s > 0.8 * SHORT_S
             eventually(lambda: replica.get("short") is None)
-            assert time.monotonic() - began >= 1.0
+            assert time.monotonic() - began >= SHORT_S
             publisher.flush(WAIT_S)
         # A sweep goes by versions and by what somebody needs, never by a stamp.
         found = client.versions("model")
@@ -55,7 +56,8 @@ def test_under_a_clock_that_is_stepped_age_counts_from_arrival_L11(tmp_path: Pat
             assert late.digest() == replica.digest()
             for number, clock_s in enumerate(CLOCKS_S, 1):
                 assert late.get(f"stays-{clock_s}-{2 * number}") == b"for ever"
-            assert (late.get("long"), late.get("short")) == (b"lasts", None)
+            eventually(lambda: late.get("short") is None)  # With the first heartbeat it knows what time it is.
+            assert late.get("long") == b"lasts"
         for held in range(version - RETAINED + 1, version + 1):
             with ps.restore(f"file:{victim.folder}", "model", at=held, arrays="numpy") as restored:
                 check_weights(restored.weights(), weights_of(held), held)

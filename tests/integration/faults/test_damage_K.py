@@ -117,6 +117,7 @@ def test_a_flipped_bit_in_the_newest_segment_stops_its_partition_with_its_name_K
     path, _ = written.flip_in_segment(written.numbers[at])
     assert path == max(written.folder.glob(f"*{SEGMENT_SUFFIX}"))
     size = path.stat().st_size
+    others = [n for n in range(KEYS) if n not in written.numbers]
     with ps.Broker(log=written.url, log_limit=LIMIT) as broker, ps.connect(broker.endpoint) as client:
         (stopped,) = broker.status().stopped.values()
         assert str(path) in stopped and path.stat().st_size == size, "nothing behind the damage is cut"
@@ -124,8 +125,10 @@ def test_a_flipped_bit_in_the_newest_segment_stops_its_partition_with_its_name_K
             pass
         check_named(caught.value, path, before)
         # The other partitions are served.
+        with client.replica("model", partitions=[1], arrays="numpy") as beside:
+            assert beside.get_many([f"key-{n}" for n in others]) == [value_of(n) for n in others]
+            check_weights(beside.weights(), WEIGHTS, 1)
         pub = client.publisher("model", producer="trainer")
-        others = [n for n in range(KEYS) if n not in written.numbers]
         pub.put(f"key-{others[0]}", b"more").durable.result(WAIT_S)
         pub.publish_weights({"w": WEIGHTS["w"] + 1}, version=2).durable.result(WAIT_S)
         with pytest.raises(ps.CorruptLog) as caught:
