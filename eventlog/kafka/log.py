@@ -22,7 +22,7 @@ from .settings import KafkaLog
 from .tail import Tail
 from .thread import KafkaThread
 from .topics import CHANGELOG, check_settings, kafka_name, new_topic_settings, shown_settings, topic_of
-from .wire import Refused, Trouble, Wire, patiently
+from .wire import TOPIC_GONE_S, Refused, Trouble, Wire, patiently
 
 T = TypeVar("T")
 
@@ -45,7 +45,8 @@ class KafkaEventLog:
         self._owned = dict[PartitionId, KafkaPartition]()
         """What this broker has appended to."""
         self._closed = False
-        self._patience_s = 3 * settings.request_timeout_s
+        self._patience_s = TOPIC_GONE_S + 3 * settings.request_timeout_s
+        """How long a call that waits for Kafka asks again, and how long it may take to learn that a topic is gone."""
         self._thread = KafkaThread()
         try:
             self._wire = self._thread.call(_connected(settings), self._patience_s)
@@ -153,7 +154,7 @@ class KafkaEventLog:
             thread=self._thread,
             segment_nbytes=self._segment_nbytes,
             tally=self._tally,
-            request_timeout_s=self.settings.request_timeout_s,
+            patience_s=self._patience_s,
             owned=self._own,
         )
 

@@ -27,12 +27,12 @@ from .index import Entry, OffsetIndex
 from .recovery import Found, find
 from .scan import PAGE_BYTES, Place, Scan, base_at
 from .thread import KafkaThread
-from .wire import TOPIC_GONE_S, OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
+from .wire import OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SYNC_WAIT_S = 2.0
+SYNC_WAIT_S = 0.2
 """`sync` returns after so long at the latest, with how far it has come."""
 
 RETRY_S = 0.2
@@ -49,16 +49,15 @@ class KafkaPartition:
         thread: KafkaThread,
         segment_nbytes: int,
         tally: Tally,
-        request_timeout_s: float,
+        patience_s: float,
         owned: Callable[[KafkaPartition], None],
     ) -> None:
-        """`owned` is called before the first append."""
+        """`patience_s`: how long a call that waits for Kafka asks again. `owned` is called before the first append."""
         self._place = place
         self._thread = thread
         self._segment_nbytes = segment_nbytes
         self._tally = tally
-        self._patience_s = 3 * request_timeout_s
-        """How long a call that waits for Kafka asks again."""
+        self._patience_s = patience_s
         self._changed = Condition()
         self._core = OwnerCore(place.partition, Counting().point, 0)
         self._index = OffsetIndex()
@@ -74,7 +73,6 @@ class KafkaPartition:
         self._wake = asyncio.Event()
         self._is_woken = False
         self._task: asyncio.Task[None] | None = None
-        self._unknown_since: float | None = None
 
     @property
     def partition(self) -> PartitionId:
@@ -210,7 +208,7 @@ class KafkaPartition:
             except Trouble as trouble:
                 await self._wait_out(trouble)
             else:
-                self._trouble, self._unknown_since = "", None
+                self._trouble = ""
 
     async def _send(self, work: Send) -> None:
         try:
@@ -247,6 +245,12 @@ class KafkaPartition:
                 self._core.reread_to(scan.offset)
         except Refused as error:
             raise refused(self._place, error) from error
+        except TopicUnknown as error:
+            raise CorruptLog(
+                f"the Kafka topic {self._place.topic} is gone: somebody deleted it",
+                partition=self._place.number,
+                remedy="Delete the topic here too, or restore it from a snapshot",
+            ) from error
         except OutOfRange as error:
             raise CorruptLog(
                 f"the Kafka topic {self._place.topic} no longer holds offset {work.offset}, which it has acknowledged before",
@@ -267,17 +271,6 @@ class KafkaPartition:
                 "%s/%d: Kafka is in trouble, and is asked again: %s", *self._place[1:2], self._place.number, trouble
             )
         self._trouble = str(trouble)
-        now = time.monotonic()
-        if not isinstance(trouble, TopicUnknown):
-            self._unknown_since = None
-        elif self._unknown_since is None:
-            self._unknown_since = now
-        elif now - self._unknown_since > TOPIC_GONE_S:
-            raise CorruptLog(
-                f"the Kafka topic {self._place.topic} is gone: somebody deleted it",
-                partition=self._place.number,
-                remedy="Delete the topic here too, or restore it from a snapshot",
-            ) from trouble
         await asyncio.sleep(RETRY_S)
 
     async def _too_large(self, work: Send, error: TooLarge) -> ParamstreamError:

@@ -246,6 +246,7 @@ class World:
         while not scan.is_done:
             if self.chance.random() < 0.1:
                 return  # Kafka does not answer: the same again later.
+            self.network()  # More comes while it reads.
             for whole in at_once(scan.page(1)):
                 stood = broker.core.met(whole)
                 if stood is not None:

@@ -1,0 +1,83 @@
+"""Kafka is frozen, killed and started again: what was accepted is stored once it is back, once each and in order."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import paramstream as ps
+from paramstream.eventlog.kafka.log import KafkaEventLog
+from paramstream.eventlog.kafka.reading import KafkaReader
+from realkafka import cluster
+from realkafka.owning import opened, sync_all, take_over
+from records.frames import PARTITION, Owner, as_pairs, read_all
+
+REQUEST_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
+    """One that may be paused and killed."""
+    with cluster.start(data=tmp_path_factory.mktemp("kafka")) as kafka:
+        yield kafka
+
+
+def settings_for(kafka: cluster.Cluster, prefix: str) -> ps.KafkaLog:
+    return ps.KafkaLog(kafka.bootstrap, topic_prefix=prefix, request_timeout_s=REQUEST_S)
+
+
+def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I08(own_kafka: cluster.Cluster) -> None:
+    log = KafkaEventLog(settings_for(own_kafka, "frozen."))
+    try:
+        owner = Owner()
+        partition = opened(log, owner)
+        sync_all(partition, owner)
+        for _ in range(2):
+            own_kafka.nodes[0].pause()
+            try:
+                for _ in range(5):
+                    partition.append(owner.put())
+                    assert partition.sync() < owner.at, "nothing is durable that nobody acknowledged"
+                frozen_until = time.monotonic() + 3 * REQUEST_S
+                while time.monotonic() < frozen_until:
+                    partition.sync()
+                assert partition.trouble
+            finally:
+                own_kafka.nodes[0].resume()
+            sync_all(partition, owner)
+            assert partition.trouble == ""
+        assert read_all(partition) == owner.events
+        with KafkaReader(log.settings) as reader:
+            assert as_pairs(reader.read(PARTITION).records) == owner.events
+    finally:
+        log.close()
+
+
+def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(own_kafka: cluster.Cluster) -> None:
+    log = KafkaEventLog(settings_for(own_kafka, "killed."))
+    try:
+        owner = Owner()
+        partition = opened(log, owner)
+        for _ in range(200):
+            partition.append(owner.put(bytes(500)))
+        own_kafka.nodes[0].kill()
+        try:
+            for _ in range(200):
+                partition.append(owner.put(bytes(500)))
+            partition.sync()
+        finally:
+            own_kafka.nodes[0].start()
+            own_kafka.nodes[0].wait_ready(time.monotonic() + 60)
+        sync_all(partition, owner)
+        assert read_all(partition) == owner.events
+        partition.append(owner.put())
+        sync_all(partition, owner)
+    finally:
+        log.close()
+    again = KafkaEventLog(settings_for(own_kafka, "killed."))
+    try:
+        next_owner = Owner()
+        next_owner.nonce = 500
+        assert take_over(again.open(PARTITION), next_owner) == owner.events[1:]
+    finally:
+        again.close()

@@ -1,0 +1,115 @@
+"""Brokers as members of a real Kafka group: who has which slots, and who hears of it."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import paramstream as ps
+from paramstream.eventlog.kafka.group import SlotGroup
+from paramstream.eventlog.kafka.membership import SlotMap
+from reference.waiting import eventually
+
+SLOTS = 32
+
+
+class Broker:
+    """A member that notes what it hears, and drains at once unless told to wait."""
+
+    def __init__(self, settings: ps.KafkaLog, name: str, broker: str) -> None:
+        self.broker = broker
+        self.maps: list[SlotMap] = []
+        self.revoked = 0
+        self.drains = True
+        self.threads = set[str]()
+        self.group = SlotGroup(
+            settings,
+            name=name,
+            broker=broker,
+            endpoint=f"tcp://{broker}",
+            slots=SLOTS,
+            revoking=self._revoking,
+            assigned=self._assigned,
+            drain_s=0.5,
+        )
+        self.group.start()
+
+    def _revoking(self, done: threading.Event | object) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.revoked += 1
+        if self.drains and callable(done):
+            done()
+
+    def _assigned(self, slot_map: SlotMap) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.maps.append(slot_map)
+
+    @property
+    def map(self) -> SlotMap:
+        return self.maps[-1]
+
+    @property
+    def slots(self) -> frozenset[int]:
+        return self.map.slots_of(self.broker) if self.maps else frozenset()
+
+    def vanish(self) -> None:
+        """Says nothing more, and does not leave."""
+        task = vars(self.group)["_task"]
+        vars(self.group)["_thread"].soon(task.cancel)
+        vars(self.group)["_member_id"] = ""
+
+
+@pytest.fixture
+def brokers(kafka: ps.KafkaLog) -> Iterator[list[Broker]]:
+    found: list[Broker] = []
+    yield found
+    for broker in found:
+        broker.group.close()
+
+
+def has(broker: Broker, *others: str) -> bool:
+    """It is in a map with just these brokers."""
+    return bool(broker.maps) and {member.broker for member in broker.map.members} == {broker.broker, *others}
+
+
+def test_brokers_share_the_slots_and_all_have_the_same_map(kafka: ps.KafkaLog, brokers: list[Broker]) -> None:
+    brokers.append(Broker(kafka, "a", "a1"))
+    eventually(lambda: brokers[0].slots == frozenset(range(SLOTS)))
+    assert brokers[0].revoked == 0, "there was nothing to revoke"
+    brokers.append(Broker(kafka, "b", "b1"))
+    a, b = brokers
+    eventually(lambda: has(a, "b1") and has(b, "a1") and a.map == b.map)
+    assert (len(a.slots), len(b.slots)) == (16, 16)
+    assert {member.endpoint for member in a.map.members} == {"tcp://a1", "tcp://b1"}
+    assert a.threads == {"paramstream-group"}
+    numbers = [slot_map.number for slot_map in a.maps]
+    assert a.revoked >= 1 and numbers == sorted(set(numbers))
+    b.group.close()
+    eventually(lambda: has(a))
+    assert a.slots == frozenset(range(SLOTS)), "who leaves gives its slots up at once"
+
+
+def test_a_broker_that_starts_again_gets_its_slots_back_and_shows_itself(
+    kafka: ps.KafkaLog, brokers: list[Broker]
+) -> None:
+    brokers += [Broker(kafka, "a", "a1"), Broker(kafka, "b", "b1")]
+    a, b = brokers
+    eventually(lambda: has(a, "b1") and has(b, "a1"))
+    kept = a.slots
+    b.vanish()
+    brokers.append(Broker(kafka, "b", "b2"))
+    again = brokers[2]
+    eventually(lambda: has(a, "b2") and has(again, "a1"))
+    assert a.map == again.map and a.slots == kept, "nobody waited for the session, and nothing moved"
+
+
+def test_a_broker_that_is_not_heard_of_loses_its_slots_and_one_that_does_not_drain_is_not_waited_for(
+    kafka: ps.KafkaLog, brokers: list[Broker]
+) -> None:
+    brokers += [Broker(kafka, "a", "a1"), Broker(kafka, "b", "b1")]
+    a, b = brokers
+    eventually(lambda: has(a, "b1") and has(b, "a1"))
+    a.drains = False
+    b.vanish()
+    eventually(lambda: has(a), 15.0)
+    assert a.slots == frozenset(range(SLOTS))
