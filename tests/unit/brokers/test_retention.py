@@ -113,3 +113,30 @@ def test_rows_and_kv_keep_all() -> None:
 def test_the_registrys_base_holds_all_that_its_log_said() -> None:
     core = start(role="meta", partition=(0, 0))
     assert core.trim_floor([], ROOMY, LATER_NS) == core.sequenced
+
+
+def state_of(events: int) -> PartitionCore:
+    core = start()
+    session = Session(core)
+    session.join()
+    for _ in range(events):
+        session.write(*put())
+    core.synced(core.sequenced)
+    return core
+
+
+def test_rows_and_kv_go_behind_what_snapshots_hold() -> None:
+    core = state_of(9)
+    held = core.sequenced - 4
+    assert core.trim_floor([], ROOMY, LATER_NS, held) == held + 1
+    assert core.trim_floor([], ROOMY, LATER_NS - 1, held) == 0
+    assert core.trim_floor([], HALF_FULL, LATER_NS - 1, held) == held + 1
+
+
+def test_a_replica_holds_the_rows_and_kv_that_it_has_not_applied_until_the_log_is_nearly_full() -> None:
+    core = state_of(9)
+    held, applied = core.sequenced - 2, core.sequenced - 6
+    lease = Lease("r", applied, 1.0)
+    assert core.trim_floor([lease], HALF_FULL, LATER_NS, held) == applied + 1
+    assert core.trim_floor([Lease("r", applied, LEASE_S)], HALF_FULL, LATER_NS, held) == held + 1
+    assert core.trim_floor([lease], LogUse(76, 100), LATER_NS, held) == held + 1
