@@ -58,10 +58,17 @@ class SimConsumer:
     """A replica without its public face: what it applied, in order, and what it holds."""
 
     def __init__(
-        self, name: str, ordering: Ordering, topics: list[SimTopic], partitions: Collection[PartitionId]
+        self,
+        name: str,
+        ordering: Ordering,
+        topics: list[SimTopic],
+        partitions: Collection[PartitionId],
+        *,
+        durable_only: bool,
     ) -> None:
         self.name = name
         self.ordering = ordering
+        self.durable_only = durable_only
         self.store = TieredStore("64MiB")
         self.link = SimLink()
         self.applied: list[Deliver | EpochBegan] = []
@@ -73,7 +80,7 @@ class SimConsumer:
         for topic in topics:
             numbers = [number for t, number in self.follows if t == topic.id and number < topic.partitions]
             self.applier.add(topic.record, numbers)
-        self.core = SubscriptionCore(ordering, dict.fromkeys(self.follows, 0))
+        self.core = SubscriptionCore(ordering, dict.fromkeys(self.follows, 0), durable_only=durable_only)
         self.feed = Feed(self.core, SimSink(self), threading.Lock())
         self.feed.link = self.link
         self.inboxes: dict[PartitionId, deque[Item]] = {partition: deque() for partition in self.follows}

@@ -41,6 +41,8 @@ def problems(world: CoreWorld) -> list[str]:
         found += _program_order(consumer)
         if consumer.ordering is Ordering.CAUSAL:
             found += _causal_order(world, consumer)
+        if consumer.durable_only and consumer.undone:
+            found.append(f"{consumer.name} was shown durable events only, and took {len(consumer.undone)} back")
         found += [f"{consumer.name} stopped at {p}: {e}" for p, e in consumer.stopped.items()]
     return found
 

@@ -155,7 +155,8 @@ class CoreWorld:
     def _consumer(self, name: str) -> SimConsumer:
         everything = [partition for topic in self.topics for partition in (*topic.state, topic.weights)]
         follows = self.random.sample(everything, self.random.randint(2, len(everything)))
-        return SimConsumer(name, self.random.choice(list(Ordering)), self.topics, follows)
+        ordering, durable_only = self.random.choice(list(Ordering)), self.random.random() < 0.3
+        return SimConsumer(name, ordering, self.topics, follows, durable_only=durable_only)
 
     def _open_name(self, name: str) -> int:
         self.incarnations[name] = max(self.incarnations.values(), default=0) + 1

@@ -11,6 +11,7 @@ from paramstream.brokers import partition
 from paramstream.consistency.gate import Gate
 from paramstream.consistency.stamp import Stamp
 from paramstream.consistency.vector import PartitionId
+from paramstream.consumers.followed import Followed
 from paramstream.consumers.undo import BeforeImages
 from paramstream.producers.past import Past
 from paramstream.producers.session_core import SessionCore
@@ -105,6 +106,14 @@ def test_without_undo_replicas_keep_what_was_lost(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(BeforeImages, "undo", keep)
     assert finds("the log says")
+
+
+def test_who_trusts_what_is_accepted_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_of_it(followed: Followed, position: int) -> bool:
+        return True
+
+    monkeypatch.setattr(Followed, "is_durable", all_of_it)
+    assert finds("was shown durable events only")
 
 
 def test_seen_events_that_are_sent_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
