@@ -37,6 +37,7 @@ from .errors import (
     VersionNotHeld,
 )
 from .eventlog.kafka.settings import KafkaLog
+from .producers.output import Output
 from .producers.publisher import Publisher
 from .producers.receipt import Receipt
 from .tiers.store import TieredStore
@@ -58,6 +59,7 @@ __all__ = [
     "LogTruncated",
     "NotDurable",
     "OutcomeUnknown",
+    "Output",
     "ParamstreamError",
     "ParamstreamTimeout",
     "Processor",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import EventLost, LogTruncated, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from ..errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
 from ..events.codec import encode_vector
 from ..transport.calls import DescribePartitions, OpenReplica, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
@@ -197,7 +197,11 @@ class Task:
         found: list[PartitionRecord] = self._around.directory.request(
             DescribePartitions(source.id), list[PartitionRecord], OPEN_S
         )
-        start = next(at.start for at in found if at.partition == number)
+        start = next((at.start for at in found if at.partition == number), None)
+        if start is None:
+            raise OutcomeUnknown(
+                "nobody serves the partition", topic=source.name, partition=number, remedy="It is asked again"
+            )
         if start and (has_written or number < source.partitions):
             raise LogTruncated(
                 f"task {self.producer!r} has no snapshot, and the log of its source begins behind {show(start)}",

@@ -67,5 +67,5 @@ def test_the_hot_swap_says_where_its_model_comes_from() -> None:
 
 
 def test_the_examples_are_there() -> None:
-    wanted = {"publish_gradients", "subscribe_replica", "replay_checkpoint", "hot_swap_minilm"}
+    wanted = {"publish_gradients", "subscribe_replica", "replay_checkpoint", "hot_swap_minilm", "process_gradients"}
     assert wanted <= {path.stem for path in EXAMPLES}

@@ -34,7 +34,7 @@ def trainer(client: ps.Client) -> ps.Publisher:
 
 
 @ps.processor(source="in", sink="out")
-def count(event: Event, state: dict[Any, Any], out: Any) -> None:
+def count(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
     if event.kind == "put":
         state["count"] = state.get("count", 0) + len(event.items)
         out.put(f"count/{event.partition}", b"%d" % state["count"])
@@ -88,7 +88,7 @@ def test_outputs_are_of_every_kind_and_stand_in_the_order_of_the_step(
     client: ps.Client, trainer: ps.Publisher, tmp_path: Path
 ) -> None:
     @ps.processor(source="in", sink="out")
-    def each(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def each(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         if event.kind == "put":
             out.put("a", b"1", ttl=1000.0)
             out.put_many({"b": b"2", "c": b"3"})
@@ -116,7 +116,7 @@ def test_a_step_that_raises_stops_its_task_and_has_written_nothing(
     client: ps.Client, trainer: ps.Publisher, tmp_path: Path
 ) -> None:
     @ps.processor(source="in", sink="out")
-    def fails(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def fails(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         count(event, state, out)
         if event.kind == "put" and event.items[0][1] == b"bad":
             raise ZeroDivisionError("of the user")
@@ -142,7 +142,7 @@ def test_a_step_that_raises_stops_its_task_and_has_written_nothing(
 
 def test_what_a_step_writes_is_checked_at_once(client: ps.Client, trainer: ps.Publisher, tmp_path: Path) -> None:
     @ps.processor(source="in", sink="out")
-    def wrong(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def wrong(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         state["out"] = out.put("key", "no bytes")
 
     with (
@@ -157,7 +157,7 @@ def test_a_state_that_cannot_be_kept_stops_the_task_and_names_the_key(
     client: ps.Client, trainer: ps.Publisher, tmp_path: Path
 ) -> None:
     @ps.processor(source="in", sink="out")
-    def hoards(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def hoards(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         state["seen"] = {event}
 
     with pytest.raises(ps.InvalidEvent, match="state\\['seen'\\]"), client.run(hoards, name="n", state=tmp_path) as run:
@@ -191,7 +191,7 @@ def test_a_task_that_goes_back_does_not_fence_a_newer_run(
     in_step, go_on = threading.Event(), threading.Event()
 
     @ps.processor(source="in", sink="out", weights=False)
-    def stalls(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def stalls(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         in_step.set()
         assert go_on.wait(10)
         raise ps.ParamstreamTimeout("a retriable error: the task goes back")
@@ -215,7 +215,7 @@ def test_a_version_that_was_half_published_is_published_whole_after_the_crash(
     client: ps.Client, trainer: ps.Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @ps.processor(source="in", sink="out", weights=False)
-    def makes(event: Event, state: dict[Any, Any], out: Any) -> None:
+    def makes(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
         state["n"] = n = state.get("n", 0) + 1
         out.put("before", b"%d" % n)
         out.publish_weights(weights_of(2 * n), version=2 * n)

@@ -31,14 +31,14 @@ SHAPES = {"large": (600_000,), "small": (3, 5), "scalar": ()}
 ONE = np.ones((1, 1), np.float32)
 
 
-def add(event: Event, state: dict[Any, Any], out: ps.Publisher) -> None:
+def add(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
     if event.kind == "gradients":
         assert event.grads is not None
         state["sum"] = state.get("sum", 0) + int(event.grads.sum())
         out.put(f"sum/{event.partition}", b"%d" % state["sum"])
 
 
-def relay(event: Event, state: dict[Any, Any], out: ps.Publisher) -> None:
+def relay(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
     if event.kind == "gradients":
         state["seen"] = seen = state.get("seen", 0) + 1
         out.publish_gradients(TABLE, [seen], ONE)
@@ -52,7 +52,7 @@ def weights_of(seen: int) -> dict[str, npt.NDArray[np.float32]]:
     }
 
 
-def make(event: Event, state: dict[Any, Any], out: ps.Publisher) -> None:
+def make(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
     if event.kind == "gradients" and event.partition == 0:
         state["seen"] = seen = state.get("seen", 0) + 1
         if seen % EVERY == 0:

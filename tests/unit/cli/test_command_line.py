@@ -44,6 +44,8 @@ def test_every_command_has_help(command: list[str], capsys: Captured) -> None:
         "restore --topic t --out f --log file:d --time yesterday",
         "restore --topic t --out f --log file:d --time 2026-03-04T05:06:07",
         "replica --connect tcp://127.0.0.1:1 --topic t --dram lots",
+        "process module --connect tcp://127.0.0.1:1 --name n --state d",
+        "process module:step --connect tcp://127.0.0.1:1 --name n",
         "demo --js",
     ],
 )
