@@ -247,7 +247,7 @@ class World:
             if self.chance.random() < 0.1:
                 return  # Kafka does not answer: the same again later.
             self.network()  # More comes while it reads.
-            for whole in at_once(scan.page(1)):
+            for whole in at_once(scan.page(self.chance.choice((1, 1 << 22)))):
                 stood = broker.core.met(whole)
                 if stood is not None:
                     self.stood(broker, [stood])
