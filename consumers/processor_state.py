@@ -48,12 +48,10 @@ def decode_state(tree: bytes, bulk: memoryview) -> dict[Any, Any]:
         return _decoded(code, data, bulk, hook)
 
     try:
-        state = msgspec.msgpack.Decoder(ext_hook=hook).decode(tree)
+        state: dict[Any, Any] = msgspec.msgpack.Decoder(dict[Any, Any], ext_hook=hook).decode(tree)
     except (msgspec.DecodeError, RecursionError, ValueError, InvalidEvent) as error:
         raise CorruptLog(f"a state cannot be decoded: {error}") from error
-    if not isinstance(state, dict):
-        raise CorruptLog("a state is no mapping")
-    return cast("dict[Any, Any]", state)
+    return state
 
 
 @dataclass(slots=True)
@@ -84,7 +82,7 @@ class _Writer:
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value, path)
         if type(value) is dict:
-            return self.mapping(cast("dict[Any, Any]", value), path, depth)
+            return self.mapping(cast(Any, value), path, depth)
         if type(value) is bytearray:
             self._claim(value, path, depth)
             return msgspec.msgpack.Ext(_BYTEARRAY, bytes(value))

@@ -63,6 +63,10 @@ def count(client: ps.Client) -> bytes | None:
         return replica.get("count/0")
 
 
+def await_count(client: ps.Client, expected: bytes) -> None:
+    eventually(lambda: count(client) == expected)
+
+
 def test_a_processor_of_the_users_folder_runs_until_it_is_told_to_stop(
     client: ps.Client, broker: ps.Broker, folder: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -73,7 +77,7 @@ def test_a_processor_of_the_users_folder_runs_until_it_is_told_to_stop(
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "counter turns in into out"
         publisher.put("key", b"good")
-        eventually(lambda expected=b"%d" % life: count(client) == expected)
+        await_count(client, b"%d" % life)
         process.send_signal(number)
         _, errors = process.communicate(timeout=WITHIN_S)
         assert (process.returncode, errors) == (-9 if number == signal.SIGKILL else 0, "")

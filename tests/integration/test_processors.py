@@ -45,6 +45,10 @@ def counted(client: ps.Client, topic: str = "out") -> int:
         return sum(int(replica.get(f"count/{n}") or b"0") for n in range(2))
 
 
+def await_count(client: ps.Client, expected: int) -> None:
+    eventually(lambda: counted(client) == expected)
+
+
 def written(client: ps.Client, producer: str) -> list[Event]:
     """The events of one task that stand in "out"."""
     mark = client.publisher("out", producer="mark").put_many({f"mark/{n}": b"" for n in range(32)})
@@ -80,7 +84,7 @@ def test_a_run_goes_on_where_the_one_before_ended(client: ps.Client, trainer: ps
     for round_number in range(1, 4):
         with client.run(count, name="adder", state=tmp_path):
             trainer.put("key", b"1").durable.result()
-            eventually(lambda wanted=round_number: counted(client) == wanted)
+            await_count(client, round_number)
     assert [event.items[0][1] for n in range(2) for event in written(client, f"adder/{n}")] == [b"1", b"2", b"3"]
 
 
@@ -143,7 +147,7 @@ def test_a_step_that_raises_stops_its_task_and_has_written_nothing(
 def test_what_a_step_writes_is_checked_at_once(client: ps.Client, trainer: ps.Publisher, tmp_path: Path) -> None:
     @ps.processor(source="in", sink="out")
     def wrong(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
-        state["out"] = out.put("key", "no bytes")
+        out.put("key", "no bytes")
 
     with (
         pytest.raises(ps.InvalidEvent, match="a value is a buffer"),
