@@ -36,7 +36,7 @@ from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
-from .errors import InvalidEvent, NotDurable, ParamstreamError
+from .errors import InvalidEvent, NotDurable, ParamstreamError, TopicExists
 from .eventlog.kafka.settings import KafkaLog
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
@@ -86,6 +86,8 @@ class TopicInfo:
 def connect(endpoint: str | Sequence[str], *, timeout: float = CONNECT_S) -> Client:
     """A client of the broker at `endpoint` (or at the first of several that answers). Blocks until it has answered.
 
+    Of brokers that share a log one is enough: it tells of the others, and the client uses them all.
+
     Raises `ConnectFailed` that names the endpoint after `timeout` s.
     """
     return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout)
@@ -124,12 +126,11 @@ class Client:
     def __init__(self, endpoints: Sequence[str], timeout: float = CONNECT_S) -> None:
         if not endpoints:
             raise InvalidEvent("no endpoint was given", remedy="Pass tcp://HOST:PORT or ipc://PATH")
-        self._endpoints = list(endpoints)
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._handles: list[Replica | Subscription | ProcessorRun] = []
         self._router = SessionRouter()
-        self._link = Link(self._endpoints, self._router, lambda: Hello(FORMAT), name="client")
+        self._link = Link(endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
         self._router.directory = self._directory
         self._router.watch = self._watch = Watch(self._link, self._directory)
@@ -195,7 +196,14 @@ class Client:
 
         def create() -> None:
             record = self._directory.topic(topic)
-            self._link.request(CreateTable(record.id, definition, exist_ok), type(None), timeout)
+            try:
+                self._link.request(CreateTable(record.id, definition, exist_ok), bool, timeout)
+            except TopicExists:
+                # Somebody's call may have failed half way, of which the owner of `__meta` knows nothing where another broker has
+                # the partitions: the same one again fills in what is missing.
+                again = CreateTable(record.id, definition, exist_ok=True)
+                if exist_ok or not self._link.request(again, bool, timeout):
+                    raise
             self._directory.learn_table(record.id, definition)
 
         self._directory.of_topics([topic], create)
@@ -234,7 +242,9 @@ class Client:
         return [ReplicaStatus.of_report(report, self._directory) for report in reports]
 
     def describe_broker(self, timeout: float = TIMEOUT_S) -> BrokerRecord:
-        """A moment of the broker, as `paramstream top` shows it: partitions, producers, followers and replicas."""
+        """A moment of the broker, or of all that share its log, as `paramstream top` shows it: partitions, producers, followers and
+        replicas.
+        """
         found: BrokerRecord = self._link.request(DescribeBroker(), BrokerRecord, timeout)
         return found
 
@@ -468,7 +478,7 @@ class Client:
             self._handles = [*(each for each in self._handles if not each.closed), handle]
 
     def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
-        return Link(self._endpoints, handler, hello, name)
+        return Link(self._link.endpoints, handler, hello, name)
 
 
 def _left_to_end(deadline: float) -> float:

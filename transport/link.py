@@ -127,6 +127,11 @@ class Link:
     def connected(self) -> bool:
         return self._fleet is not None
 
+    @property
+    def endpoints(self) -> list[str]:
+        """Where brokers are looked for: those of the last connection, and those that were given."""
+        return list(dict.fromkeys([*self._told, *self._endpoints]))
+
     def start(self, timeout: float) -> Welcome:
         """Connect; blocks until the broker, or all of several, have answered. The answer says what holds of them all.
 
@@ -236,8 +241,7 @@ class Link:
             for turn in itertools.count():
                 if self._closing.is_set():
                     return
-                known = list(dict.fromkeys([*self._endpoints, *self._told]))
-                if self._serve(known[turn % len(known)]):
+                if self._serve(self.endpoints[turn % len(self.endpoints)]):
                     pause = RECONNECT_S[0]
                 else:
                     pause = min(pause * 2, RECONNECT_S[1])

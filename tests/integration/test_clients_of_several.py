@@ -179,6 +179,21 @@ def test_a_deleted_topic_is_gone_on_every_broker_and_its_name_may_be_used_again(
         assert {rep.get(key) for key in KEYS} == {b"new"}
 
 
+def test_a_client_whose_only_named_broker_has_gone_still_makes_replicas() -> None:
+    store = SharedStore()
+    with (
+        ps.Broker(log=store.open("goes")) as goes,
+        ps.Broker(log=store.open("stays")),
+        ps.connect(goes.endpoint, timeout=WAIT_S) as client,
+    ):
+        client.create_topic("model", partitions=PARTITIONS)
+        goes.close()
+        receipt = put_all(client.publisher("model", "trainer", timeout=WAIT_S), b"1")
+        with client.replica("model", timeout=WAIT_S) as rep:
+            rep.wait(receipt, WAIT_S)
+            assert {rep.get(key) for key in KEYS} == {b"1"}
+
+
 def test_a_log_is_read_on_where_an_owner_goes_meanwhile() -> None:
     store = SharedStore()
     with ps.Broker(log=store.open("goes")) as goes, ps.Broker(log=store.open("stays")) as stays:
