@@ -1,4 +1,4 @@
-"""A processor in a process of its own: `python -m processes.processor ENDPOINT WHICH STATE`.
+"""A processor in a process of its own: `python -m processes.processor ENDPOINT,... WHICH STATE`.
 
     adder     sums the gradients that it sees, and puts the sum out as the one entry `sum/PARTITION`
     relay     gives one gradient of 1 for each one that it sees, to keys that go to both partitions of its sink
@@ -77,8 +77,8 @@ def status_of(run: ps.ProcessorRun) -> Line:
     }
 
 
-def main(endpoint: str, which: str, state: str) -> None:
-    with ps.connect(endpoint, timeout=30) as client:
+def main(endpoints: str, which: str, state: str) -> None:
+    with ps.connect(endpoints.split(","), timeout=30) as client:
         run = patiently(lambda: client.run(PROCESSORS[which], name=which, state=state))
         say(up=True)
         lines = Lines(0)
