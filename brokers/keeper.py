@@ -86,7 +86,7 @@ class Keeper:
 
     def _live(self) -> str:
         """One life of the process; returns how it ended."""
-        command = [sys.executable, "-m", MODULE, "--connect", self._endpoint, "--dir", str(self.folder)]
+        command = [sys.executable, "-P", "-m", MODULE, "--connect", self._endpoint, "--dir", str(self.folder)]
         command += ["--identity", self.identity, "--parent", str(os.getpid())]
         with self._lock:
             if self._closing.is_set():
