@@ -56,6 +56,7 @@ from .transport.calls import (
     CreateTopic,
     DeleteTopic,
     DescribeBroker,
+    DescribeStorage,
     ListReplicas,
     ListVersions,
     TopicRecord,
@@ -115,9 +116,7 @@ def restore(
     Blocks until everything is applied. Raises `UnknownTopic`, `VersionNotHeld` where there is no such version, `LogTruncated`
     where nothing reaches back, `NotDurable` for a topic with persistence "none", `CorruptLog`, `StorageFull`, `ConnectFailed`.
     """
-    return restore_from(
-        source, topic, at, store, dense_only, registry=registry, snapshots=snapshots, arrays=arrays
-    )
+    return restore_from(source, topic, at, store, dense_only, registry=registry, snapshots=snapshots, arrays=arrays)
 
 
 class Client:
@@ -213,6 +212,19 @@ class Client:
         return [
             _topic_info(record) for record in sorted(self._directory.refresh(timeout), key=lambda record: record.name)
         ]
+
+    def storage(self, topic: str, timeout: float = TIMEOUT_S) -> dict[str, str]:
+        """What the tools of the log say of the topic: over Kafka the name of its topic there and what is set for that.
+
+        Empty over a log in a folder or in memory. Raises `UnknownTopic`.
+        """
+
+        def ask() -> dict[str, str]:
+            call = DescribeStorage(self._directory.topic(topic).id)
+            answer: dict[str, str] = self._link.request(call, dict[str, str], timeout)
+            return answer
+
+        return self._directory.of_topics([topic], ask)
 
     def delete_topic(self, name: str, timeout: float = TIMEOUT_S) -> None:
         """Forget the topic and free its log. Raises `UnknownTopic`."""

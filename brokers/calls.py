@@ -23,6 +23,7 @@ from ..transport.calls import (
     DeleteTopic,
     DescribeBroker,
     DescribePartitions,
+    DescribeStorage,
     Join,
     Joined,
     ListReplicas,
@@ -130,6 +131,8 @@ class Calls:
                 self._await_durable(call, reply)
             case DescribeBroker():
                 reply.answer(self._describe_broker())
+            case DescribeStorage():
+                self._topics.describe_storage(call, reply)
             case AnnounceSnapshots():
                 written = self._topics.written(self.meta.announce(call))
                 self._pending.when(written, lambda: reply.answer(None))

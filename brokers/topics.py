@@ -17,7 +17,7 @@ import msgspec
 from ..consistency.vector import PartitionId
 from ..errors import NotOwner, ParamstreamError, UnknownTopic
 from ..eventlog.log import EventLog
-from ..transport.calls import CreateTable, CreateTopic, DeleteTopic, TopicRecord
+from ..transport.calls import CreateTable, CreateTopic, DeleteTopic, DescribeStorage, TopicRecord
 from .meta import Entry
 from .opening import Opener
 from .owned import META, Owned
@@ -108,6 +108,18 @@ class Topics:
                 reply.answer(None)
 
         self._worker.do(lambda: self._partitions.log.drop_topic(record.id), dropped)
+
+    def describe_storage(self, call: DescribeStorage, reply: Reply) -> None:
+        """Asks the log, which may take a while."""
+        record = self.by_id(call.topic)
+
+        def described(result: dict[str, str] | ParamstreamError) -> None:
+            if isinstance(result, ParamstreamError):
+                reply.fail(result)
+            else:
+                reply.answer(result)
+
+        self._worker.do(lambda: dict(self._partitions.log.describe_topic(record.id)), described)
 
     def create_table(self, call: CreateTable, reply: Reply) -> None:
         """In the partitions that are this broker's. The owner of `__meta` defines it first, and the others fill in.

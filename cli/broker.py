@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ..brokers.broker import Broker
+from ..eventlog.kafka.settings import PASSWORD_VARIABLE, KafkaLog
 from .options import add_json, size
 from .output import print_json
 from .standing import StopSignal, favour_small_events
@@ -20,12 +22,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="tcp://127.0.0.1:7777",
         help="where to listen (default %(default)s; port 0: any)",
     )
-    parser.add_argument("--log", metavar="URL", default="memory:", help='"memory:" or "file:DIR" (default %(default)s)')
+    parser.add_argument(
+        "--log",
+        metavar="URL",
+        help='"memory:", "file:DIR" or "kafka://HOST:PORT[,HOST:PORT]" (default memory:, or what --kafka-config names)',
+    )
+    parser.add_argument(
+        "--kafka-config",
+        metavar="FILE",
+        type=Path,
+        help=f"a TOML file with settings of ps.KafkaLog; the password may stand in {PASSWORD_VARIABLE} instead",
+    )
     parser.add_argument(
         "--log-limit",
         metavar="SIZE",
         type=size,
-        help="hard limit of all the log holds (default 4GiB in memory, 64GiB on disk)",
+        help="hard limit of all the log holds (default 4GiB in memory, 64GiB on disk and in Kafka)",
     )
     parser.add_argument(
         "--insecure",
@@ -46,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     favour_small_events()
     with Broker(
         bind=arguments.bind,
-        log=arguments.log,
+        log=_log_of(arguments),
         insecure=arguments.insecure,
         keeper=arguments.keeper,
         log_limit=arguments.log_limit,
@@ -57,3 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"listening on {broker.endpoint}", flush=True)
         stop.wait()
     return 0
+
+
+def _log_of(arguments: argparse.Namespace) -> str | KafkaLog:
+    """Servers in the URL go before those in the file."""
+    url: str | None = arguments.log
+    if arguments.kafka_config is None:
+        return url or "memory:"
+    return KafkaLog.from_file(arguments.kafka_config, url=url or "")

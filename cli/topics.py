@@ -90,17 +90,22 @@ def _describe(client: Client, name: str, as_json: bool) -> None:
     if topic is None:
         raise UnknownTopic("the broker has no topic of that name", topic=name, remedy="See paramstream topics list")
     versions = client.versions(name)
+    storage = client.storage(name)
     replicas = client.replicas(name)
     if as_json:
         newest = version_record(versions[-1]) if versions else None
         found = [
             {"name": replica.name, "version": replica.version, "error": replica.last_error} for replica in replicas
         ]
-        print_json({**asdict(topic), "newest": newest, "versions": len(versions), "replicas": found})
+        print_json(
+            {**asdict(topic), "newest": newest, "versions": len(versions), "replicas": found, "storage": storage}
+        )
         return
     print_table(HEADINGS, [_row(topic)])
     if versions:
         print(f"version {versions[-1].version} is the newest of {len(versions)}, digest {versions[-1].digest}")
+    if storage:
+        print(f"in Kafka as {storage.pop('name')}: {', '.join(f'{name}={value}' for name, value in storage.items())}")
     for replica in replicas:
         served = "no version yet" if replica.version is None else f"version {replica.version}"
         heard = f", last heard {replica.age_s:.0f} s ago" if replica.stale else ""

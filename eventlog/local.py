@@ -8,6 +8,7 @@ DIR/<topic id>-<number>/    a partition: its segments, their indices, and how fa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..consistency.vector import PartitionId
@@ -118,6 +119,9 @@ class LocalLog:
 
     def create_topic(self, topic: int, name: str, partitions: int) -> None:
         """A partition's folder is made by its first append."""
+
+    def describe_topic(self, topic: int) -> Mapping[str, str]:
+        return {}
 
     def partitions(self) -> list[PartitionId]:
         return sorted(key for key, partition in list(self._partitions.items()) if partition.nbytes)

@@ -7,7 +7,7 @@ record counts if the latest claim is its writer's own (epoch and nonce) and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -150,6 +150,10 @@ class EventLog(Protocol):
 
         `name` is for people who look at the log with other tools; the topic's id decides.
         """
+        ...
+
+    def describe_topic(self, topic: int) -> Mapping[str, str]:
+        """What the log's own tools would say of it: names and values, for people. Empty where a log has no such tools. May block."""
         ...
 
     def open(self, partition: PartitionId) -> PartitionLog: ...

@@ -6,7 +6,7 @@ It serves `log="memory:"`, and partitions whose persistence is "none" beside any
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
@@ -189,6 +189,9 @@ class MemoryLog:
 
     def create_topic(self, topic: int, name: str, partitions: int) -> None:
         """A partition is made when it is opened."""
+
+    def describe_topic(self, topic: int) -> Mapping[str, str]:
+        return {}
 
     def partitions(self) -> list[PartitionId]:
         return sorted(key for key, partition in list(self._partitions.items()) if partition.nbytes)

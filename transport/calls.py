@@ -134,6 +134,13 @@ class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
     may_be_repeated = True
 
 
+class DescribeStorage(Call, frozen=True):  # -> dict[str, str]
+    """What the log's own tools would say of the topic; nothing where a log has none."""
+
+    may_be_repeated = True
+    topic: int
+
+
 class AnnouncedSnapshot(Record, frozen=True):
     """A snapshot of a topic that a keeper has made, and holds until it announces others."""
 

@@ -23,6 +23,7 @@ from .calls import (
     DeleteTopic,
     DescribeBroker,
     DescribePartitions,
+    DescribeStorage,
     Join,
     ListReplicas,
     ListTopics,
@@ -91,6 +92,7 @@ class Request(Message, frozen=True):
     call: (
         AnnounceSnapshots | CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
         | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable | DescribeBroker
+        | DescribeStorage
     )  # fmt: skip
 
 

@@ -133,10 +133,11 @@ class KafkaLog:
         return cls(place.rstrip("/").split(","))
 
     @classmethod
-    def from_file(cls, path: Path, environment: Mapping[str, str] = os.environ) -> KafkaLog:
-        """The settings in a TOML file, by their names here. The password may stand in the environment instead.
+    def from_file(cls, path: Path, environment: Mapping[str, str] = os.environ, *, url: str = "") -> KafkaLog:
+        """The settings in a TOML file, by their names here. The password may stand in the environment instead, and the
+        servers in a "kafka://" URL, which go before those in the file.
 
-        Raises `InvalidEvent` where the file cannot be read or holds something else.
+        Raises `InvalidEvent` where the file cannot be read or holds something else, or the URL is of another kind.
         """
         try:
             with open(path, "rb") as file:
@@ -151,6 +152,8 @@ class KafkaLog:
         password = environment.get(PASSWORD_VARIABLE)
         if password is not None and "sasl_plain_username" in values:
             values.setdefault("sasl_plain_password", password)
+        if url:
+            values["bootstrap_servers"] = list(cls.from_url(url).bootstrap_servers)
         if "bootstrap_servers" not in values:
             raise _wrong("bootstrap_servers", f"{path} names no server")
         return cls(**values)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paramstream.consistency.vector import PartitionId
@@ -144,6 +144,9 @@ class FakeSharedLog:
         with self.store.changed:
             for number in range(partitions):
                 self.store.records.setdefault((topic, number), _Records())
+
+    def describe_topic(self, topic: int) -> Mapping[str, str]:
+        return {}
 
     def open(self, partition: PartitionId) -> FakeSharedPartition:
         self.release(partition)

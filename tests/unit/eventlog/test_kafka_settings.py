@@ -77,6 +77,7 @@ def test_a_file_holds_the_settings_and_the_environment_the_password(tmp_path: Pa
     settings = ps.KafkaLog.from_file(file, {PASSWORD_VARIABLE: "hunter2"})
     assert (settings.sasl_plain_password, settings.replication_factor, settings.topic_prefix) == ("hunter2", 3, "team.")
     assert settings.min_insync_replicas == 2
+    assert ps.KafkaLog.from_file(file, {PASSWORD_VARIABLE: "x"}, url="kafka://two:1").servers == "two:1"
     file.write_text(file.read_text() + 'sasl_plain_password = "other"\n')
     assert ps.KafkaLog.from_file(file, {PASSWORD_VARIABLE: "hunter2"}).sasl_plain_password == "other"
 
