@@ -6,11 +6,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ..consistency.position import show
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import CorruptLog, EventLost, Fenced, LogTruncated, NotDurable, ParamstreamError, StorageFull, UnknownTopic
+from ..errors import (
+    CorruptLog,
+    EventLost,
+    Fenced,
+    LogTruncated,
+    NotDurable,
+    ParamstreamError,
+    StorageFull,
+    UnknownTopic,
+)
 from ..events.codec import encode_vector
 from ..transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
@@ -168,6 +178,14 @@ class ReplicaSink:
 
     def _fetch_missing(self, step: Deliver, missing: Missing) -> None:
         partition, position = step.partition, step.frame.position
+        if self._held_at == (partition, position) and self._core.jumping_to(partition) is None:
+            # All behind the place where the partition was first followed has come: what lacks had left the log before that, and so
+            # the version is none that is retained.
+            self.last_error = f"LogTruncated: the log has the commit at {show(position)}, and not all of its version"
+            with self.changed:
+                self._applier.show(replace(step, passed=True), None)
+                self._confirm(step)
+            return
         if self._held_at == (partition, position):
             error = LogTruncated(
                 "a commit names chunks or parts that the log does not have any more",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from feeding.fakes import FakeBroker
+from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.replica import Replica
 from paramstream.errors import InvalidEvent, LogTruncated, ParamstreamTimeout, VersionNotHeld
@@ -196,3 +197,18 @@ def test_a_replica_that_is_too_slow_ends_one_jump_before_the_next(broker: FakeBr
 def test_how_to_catch_up_is_latest_or_all(broker: FakeBroker) -> None:
     with pytest.raises(InvalidEvent, match="newest"), following(broker, "newest"):
         pass
+
+
+def test_a_version_of_which_the_log_has_only_the_end_is_passed_over(broker: FakeBroker) -> None:
+    broker.weights.version(1, {"w": np.full(8, 1.0, np.float32)}, chunk_bytes=16)
+    broker.starts[broker.weights.partition] = position(5, 1)  # its first chunk is gone
+    broker.weights.version(2, {"w": np.full(8, 2.0, np.float32)}, chunk_bytes=16)
+    options = {"start": "earliest", "catch_up": "all", "arrays": "numpy", "timeout": 2.0}
+    with Replica(["model"], directory=broker.directory, make_link=broker.make_link, **options) as replica:  # type: ignore[arg-type]
+        assert replica.status().stopped == {}
+        assert (replica.weights().version, replica.weights()["w"].tolist()) == (2, [2.0] * 8)
+        with pytest.raises(VersionNotHeld):
+            replica.weights(version=1)
+        broker.weights.version(3, {"w": np.full(8, 3.0, np.float32)}, chunk_bytes=16)
+        broker.settle()
+        replica.wait_version(3, 1.0)
