@@ -44,8 +44,8 @@ class SlotGroup:
 
     Both callbacks come in the group's thread, one at a time, and must not block: `revoking(done)` before slots may go, where
     `done` is to be called, from any thread, once nothing that was accepted can be lost by that; it is waited for `DRAIN_S` at
-    most. Then `assigned(map)`, which shows this broker with its slots. A broker that was paused past its session hears of
-    both when it comes back, and finds its slots elsewhere.
+    most. Then `assigned(map)`, which shows this broker with its slots. A broker that was paused past its session, or has missed
+    a generation, hears of both when it comes back: first of a map in which it has no slots, for others may have had them.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class SlotGroup:
         self._topic = f"{settings.topic_prefix}slots"
         self._group = f"{settings.topic_prefix}brokers"
         self._member_id = ""
+        self._joined: tuple[str, int] | None = None
+        """Kafka's name for this member, and Kafka's number of the generation that the last map came with."""
         self._consumer: Any = None
         self._task: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
@@ -212,9 +214,19 @@ class SlotGroup:
             self._me = msgspec.structs.replace(self._me, revision=self._me.revision + 1)
             asyncio.get_running_loop().call_soon(self._subscribe)
             return
+        if not self._goes_on(mine[0].id):
+            # Somebody else may have had its slots meanwhile: it keeps none of what it opened in them.
+            self._assigned(slot_map.without_slots_of(self._me.broker))
         self._member_id = mine[0].id
         self._me = msgspec.structs.replace(self._me, number=slot_map.number, slots=mine[0].slots)
         self._assigned(slot_map)
+
+    def _goes_on(self, member_id: str) -> bool:
+        """Whether this member was in every generation since its last map, so that nobody else was given its slots in between."""
+        before = self._joined
+        generation = int(self._consumer._coordinator.generation) if self._consumer is not None else 0
+        self._joined = member_id, generation
+        return before is None or before == (member_id, generation - 1)
 
 
 def _tell(task: asyncio.Task[None]) -> None:

@@ -47,6 +47,10 @@ class SlotMap(msgspec.Struct, array_like=True, frozen=True):
     def slots_of(self, broker: str) -> frozenset[int]:
         return frozenset(slot for member in self.members if member.broker == broker for slot in member.slots)
 
+    def without_slots_of(self, broker: str) -> SlotMap:
+        members = (msgspec.structs.replace(each, slots=()) if each.broker == broker else each for each in self.members)
+        return SlotMap(self.number, tuple(members))
+
 
 def share_out(claimants: Mapping[str, Claimant], slots: int, clock: int) -> SlotMap:
     """The next map, for members by Kafka's names for them. `clock` is a lower bound of its number.

@@ -113,3 +113,19 @@ def test_a_broker_that_is_not_heard_of_loses_its_slots_and_one_that_does_not_dra
     b.vanish()
     eventually(lambda: has(a), 15.0)
     assert a.slots == frozenset(range(SLOTS))
+
+
+def test_a_broker_that_slept_past_its_session_keeps_nothing_of_its_slots(
+    kafka: ps.KafkaLog, brokers: list[Broker]
+) -> None:
+    brokers += [Broker(kafka, "a", "a1"), Broker(kafka, "b", "b1")]
+    a, b = brokers
+    eventually(lambda: has(a, "b1") and has(b, "a1"))
+    heard, awake = len(b.maps), threading.Event()
+    vars(b.group)["_thread"].soon(lambda: awake.wait(30.0))
+    try:
+        eventually(lambda: has(a), 15.0)
+    finally:
+        awake.set()
+    eventually(lambda: has(a, "b1") and b.map == a.map and b.slots, 15.0)
+    assert not b.maps[heard].slots_of("b1"), "others had its slots while it slept"
