@@ -322,6 +322,9 @@ class Loop:
     def when_durable(self, needs: dict[PartitionId, int], then: Callable[[], None]) -> None:
         self._pending.when(needs, then)
 
+    def look_again(self) -> None:
+        self._pending.durable_moved()
+
     # --- what the cores decided -------------------------------------------------------------------------------------------------
 
     def _perform(self, owned: Owned, effects: Iterable[Effect]) -> bool:
@@ -453,9 +456,8 @@ class Loop:
             return
         owned.error = error
         _log.info("partition %016x/%d stops: %s", *owned.core.partition, error)
-        if isinstance(error, Fenced):
-            # Not amidst what is being done with it.
-            self._posting.post(lambda: self.owning.stopped(owned, error))
+        # Not amidst what is being done with it.
+        self._posting.post(lambda: self.owning.stopped(owned, error))
 
     # --- heartbeats and retention -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Protocol
 
 from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, ParamstreamError
+from ..errors import CorruptLog, Fenced, ParamstreamError
 from ..events.codec import Buffer, EventFrame
 from ..events.kinds import Note, Payload
 from .following import MetaReader
@@ -53,7 +53,13 @@ class Shell(Protocol):
         """Write the broker's own event; returns its position."""
         ...
 
-    def when_durable(self, needs: dict[PartitionId, int], then: Then) -> None: ...
+    def when_durable(self, needs: dict[PartitionId, int], then: Then) -> None:
+        """`then` as soon as all of `needs` is durable; what is taken out of it meanwhile is waited for no longer."""
+        ...
+
+    def look_again(self) -> None:
+        """Something that is waited for will not become durable here."""
+        ...
 
     def drop_followers(self, partition: PartitionId) -> None:
         """The partition's topic was deleted."""
@@ -96,6 +102,8 @@ class Owning:
         """Their events wait since `revoke`, until it is clear that they stay."""
         self._left: set[PartitionId] = set()
         """Those of them whose last record is a note that leaves them."""
+        self._draining: dict[PartitionId, int] = {}
+        """What `revoke` waits for."""
         self._when_settled: list[Then] = []
         self._meta_is_read = False
         """Since `__meta` became another broker's."""
@@ -123,15 +131,14 @@ class Owning:
     def revoke(self, done: Then) -> None:
         """Any slot may go to another broker. `done` once nothing that was accepted can be lost by that."""
         self.is_revoking, self.is_settled = True, False
-        needs: dict[PartitionId, int] = {}
+        self._draining = {}
         for partition, owned in self._partitions.owned.items():
-            if owned.error is not None:
-                continue
-            if partition != META:
+            if owned.error is None and partition != META:
                 self._hold(partition)
                 self._leave(partition, owned)
-            needs[partition] = owned.core.sequenced
-        self._shell.when_durable(needs, done)
+            if owned.error is None:
+                self._draining[partition] = owned.core.sequenced
+        self._shell.when_durable(self._draining, done)
 
     def assign(self, ownership: Ownership) -> None:
         """These are this broker's slots from now on."""
@@ -150,15 +157,20 @@ class Owning:
         self.reconcile()
 
     def stopped(self, owned: Owned, error: ParamstreamError) -> None:
-        """Another broker's claim stands behind this one's: what is not durable by now never will be."""
+        """A partition's log takes nothing more. Where that is because another broker's claim stands, it is given up: what is not
+        durable by now never will be.
+        """
         partition = owned.core.partition
         if self._partitions.owned.get(partition) is not owned:
             return
-        _log.info("partition %016x/%d is given up: %s", *partition, error)
-        self._shell.send_away()
-        self._give_up(partition)
-        self._wait(partition)
-        self.reconcile()
+        self._draining.pop(partition, None)
+        if isinstance(error, Fenced):
+            _log.info("partition %016x/%d is given up: %s", *partition, error)
+            self._shell.send_away()
+            self._give_up(partition)
+            self._wait(partition)
+            self.reconcile()
+        self._shell.look_again()
 
     def leave(self) -> None:
         """The broker closes: a last note in each partition, for whoever owns it next. The caller syncs."""
