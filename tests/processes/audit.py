@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import paramstream as ps
 from paramstream.consistency.position import epoch_of
@@ -14,18 +14,16 @@ from .reference import Reference
 
 
 def complaints(
-    reference: Reference, calls: Iterable[Called], *, lived: bool, may_lose: bool, may_refuse: bool
+    reference: Reference, calls: Iterable[Called], *, lived: bool, may_lose: bool, refusals: Collection[str]
 ) -> Iterator[str]:
     """What is wrong with the calls, to one topic that a log holds, of one publisher's life.
 
     `lived`: it was never killed, so every call has its outcome. `may_lose`: what was accepted may be called lost.
-    `may_refuse`: a call may be refused, as by a full disk.
+    `refusals`: the codes of errors that a call may be refused with, as by a full disk; nothing of it then counts.
     """
-    allowed: list[str | None] = [None, "durable"]
+    allowed: list[str | None] = [None, "durable", *refusals]
     if may_lose:
         allowed.append("EventLost")
-    if may_refuse:
-        allowed.append("StorageFull")
     for called in calls:
         about = f"{called} in round {called.round}"
         if len(called.outcomes) > 1 or (lived and not called.outcomes):
@@ -67,7 +65,9 @@ def _is_commit(event: Event, version: int | None) -> bool:
     return event.kind == "commit" and event.version == version
 
 
-def unlogged_complaints(shown: Reference, calls: Iterable[Called], *, lived: bool) -> Iterator[str]:
+def unlogged_complaints(
+    shown: Reference, calls: Iterable[Called], *, lived: bool, refusals: Collection[str]
+) -> Iterator[str]:
     """The same for a topic of persistence "none", whose events are gone with the broker that accepted them.
 
     `shown`: what was seen of it and never called lost, which is of its partitions' last epochs.
@@ -80,13 +80,13 @@ def unlogged_complaints(shown: Reference, calls: Iterable[Called], *, lived: boo
         if len(called.outcomes) > 1 or (lived and not called.outcomes):
             yield f"{len(called.outcomes)} outcomes of {about}"
         outcome = called.outcomes[0] if called.outcomes else None
-        if outcome not in (None, "accepted", "EventLost"):
+        if outcome not in (None, "accepted", "EventLost", *refusals):
             yield f"neither accepted, lost nor killed: {about}"
         written = [shown.values[value] for value in called.entries.values() if value is not None]
         if any(count > 1 for count in written):
             yield f"sequenced more than once: {about}"
-        if outcome == "EventLost" and written and all(written):
-            yield f"called lost, and stands whole: {about}"
+        if outcome not in (None, "accepted") and written and all(written):
+            yield f"not accepted, and stands whole: {about}"
         places = ps.VersionVector.parse(called.accepted or "")
         for (_, partition), at in places.items():
             if epoch_of(at) == epochs.get(partition) and (partition, at) not in shown.events:

@@ -25,7 +25,8 @@ class KafkaHome:
     """One Kafka node, with a prefix of its own in it."""
 
     progress_s = 60.0
-    may_refuse = False
+    refusals = ("BackpressureTimeout",)
+    """Where Kafka and brokers die in turn, a call may wait longer for those before it than its own time."""
 
     def __init__(self, cluster: Cluster, chance: random.Random, *, brokers: int) -> None:
         """The `cluster` is not closed."""

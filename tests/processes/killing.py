@@ -63,12 +63,10 @@ def faults(world: World, standing: dict[str, Reference], digests: dict[str, str]
         for topic, persistence in TOPICS.items():
             calls = [called for called in journal.calls.values() if called.topic == topic]
             if persistence == "none":
-                yield from unlogged_complaints(standing[topic], calls, lived=lived)
+                yield from unlogged_complaints(standing[topic], calls, lived=lived, refusals=home.refusals)
             else:
                 may_lose = home.may_lose(persistence)
-                yield from complaints(
-                    standing[topic], calls, lived=lived, may_lose=may_lose, may_refuse=home.may_refuse
-                )
+                yield from complaints(standing[topic], calls, lived=lived, may_lose=may_lose, refusals=home.refusals)
     for topic, persistence in TOPICS.items():
         reference, tail = standing[topic], world.tails[topic]
         yield from (f"{topic}: {repeat}" for repeat in repeats(reference))

@@ -40,9 +40,9 @@ class LocalHome:
         return self._power and persistence == "write_back"
 
     @property
-    def may_refuse(self) -> bool:
+    def refusals(self) -> tuple[str, ...]:
         """The disk may be full."""
-        return self._power
+        return ("StorageFull",) if self._power else ()
 
     @property
     def others(self) -> tuple[str, ...]:

@@ -47,8 +47,8 @@ class Home(Protocol):
         ...
 
     @property
-    def may_refuse(self) -> bool:
-        """A call may end as refused, because the log is full."""
+    def refusals(self) -> tuple[str, ...]:
+        """The codes of errors that a call may be refused with."""
         ...
 
     def may_lose(self, persistence: str) -> bool:
