@@ -7,18 +7,20 @@ restore applies a log by the very steps by which a live replica follows one: the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent, ParamstreamError
-from ..events.codec import Buffer, position_of
-from ..transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord
+from ..events.codec import Buffer, decode_event, position_of
+from ..events.kinds import Commit
+from ..transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord, VersionRecord
 from ..transport.link import Handler
 from ..transport.messages import Demoted, Fetch, Fetched, FetchFile, Follow, Following, Hello, Welcome
 from ..transport.wire import Message, WireError
+from .followed import Held
 from .sources import Progress, Source
 
 MAX_POSITION = (1 << 64) - 1
@@ -36,11 +38,12 @@ class Cut:
     """Partition number → the position before the first event to apply."""
     until: Mapping[int, int]
     """Partition number → the last position to apply."""
+    version: VersionRecord | None = None
+    """What the weights end at, begun with its first event; None where nothing is passed before."""
+    grows: bool = False
+    """`until` is what a commit rests on, and grows by what the events up to there rest on: to the closed cut."""
     seeded: Collection[int] = ()
     """Partitions that begin with state which is in hand, and in which the log goes on behind `after`."""
-
-    def holds(self, number: int, position: int) -> bool:
-        return position <= self.until.get(number, 0)
 
 
 class Playback:
@@ -50,6 +53,9 @@ class Playback:
         self._source = source
         self._cut = cut
         self._progress = progress
+        self._until = dict(cut.until)
+        self._exhausted: dict[int, int] = {}
+        """Partition number → where it ended, when the last read of it found nothing."""
 
     def ask(self, call: Call, kind: Any, timeout: float) -> Any:
         """What a directory asks a broker."""
@@ -69,20 +75,48 @@ class Playback:
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
         """Frames behind `after` within the cut."""
         found: list[memoryview] = []
-        for frame in self._source.read(partition, after, max_bytes):
-            if not self._cut.holds(partition[1], position_of(frame)):
+        end = self._until.get(partition[1], START)
+        for frame in self._source.read(partition, after, max_bytes) if after < end else ():
+            if position_of(frame) > end:
                 break
             found.append(frame)
             self._progress(len(frame))
+        if self._cut.grows:
+            self._grow(found)
+        if not found:
+            self._exhausted[partition[1]] = end
         return found
+
+    def grown(self) -> list[PartitionId]:
+        """Partitions that were read to their end, and end further on by now. Told once."""
+        numbers = [number for number, end in self._exhausted.items() if self._until[number] > end]
+        for number in numbers:
+            del self._exhausted[number]
+        return [(self._source.record.id, number) for number in numbers]
+
+    def _grow(self, frames: Iterable[memoryview]) -> None:
+        """What lies within the cut rests on nothing outside of it."""
+        seen = b"", b""
+        for data in frames:
+            frame = decode_event(data)
+            vectors = frame.head.own, frame.head.observed
+            if vectors == seen and not isinstance(frame.payload, Commit):
+                continue
+            seen = vectors
+            for (topic, number), at in Held(frame, 0).stamp.dependencies().items():
+                if topic == self._source.record.id and at > self._until.get(number, START):
+                    self._until[number] = at
 
     def _describe(self, number: int) -> PartitionRecord:
         """`accepted` is 0: the replica's constructor waits for nothing, since all is applied before its link has started.
 
-        A partition that begins with state in hand begins where that says.
+        A partition that begins with state in hand begins where that says, and weights pass what lies before their version.
         """
         after = START if number in self._cut.seeded else self._cut.after.get(number, START)
-        return PartitionRecord(self._source.record.id, number, 0, after, 0, 0, after, (), 0)
+        version, latest, context = self._cut.version, START, b""
+        if version is not None and number == self._source.record.partitions:
+            latest, context = version.position, self._source.context(version)
+        return PartitionRecord(self._source.record.id, number, 0, after, 0, 0, after, (), 0, latest, context)
 
 
 class PlaybackLink:
@@ -107,6 +141,9 @@ class PlaybackLink:
             while self._asked:
                 self._answer(self._asked.popleft())
             self._handler.drained()
+            for partition in self._playback.grown():
+                # It follows by now, as far as it knows: let it fetch again.
+                self._handler.message(Demoted(*partition, self._furthest[partition], MAX_POSITION))
             # What waited for room, or was answered with an error, asks again at once: no real time passes here.
             now += ROUND_S
             self._handler.tick(now)

@@ -45,7 +45,7 @@ from .snapshots.reading import Snapshot
 from .snapshots.remote import KeeperCopies
 from .snapshots.seeding import Seed
 from .sources import BrokerSource, LogSource, NoLog, Progress, Registry, Source
-from .targets import Moment, Target, find_target
+from .targets import Moment, cuts_at
 
 ANSWER_S = 30.0
 """How long a broker may take for each answer."""
@@ -101,16 +101,25 @@ def restore(
     with closing(_open(source, topic, registry)) as opened:
         if opened.record.persistence == "none":
             raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=topic)
+        trimmed = [] if dense_only else [n for n in range(opened.record.partitions) if opened.start(n) > START]
         try:
-            target = find_target(opened, at, dense_only)
+            for cut in cuts_at(opened, at, dense_only):
+                replica = (
+                    _played(opened, cut, None, wanted)
+                    if not trimmed
+                    else _from_tail(opened, cut, trimmed, folder, wanted)
+                )
+                if replica is not None:
+                    return replica
         except (VersionNotHeld, LogTruncated):
             if folder is None or not isinstance(at, int) or not dense_only:
                 raise
             return _from_snapshot(snapshots_in(folder, topic, opened.record.id), at, wanted)
-        trimmed = [] if dense_only else [n for n in range(opened.record.partitions) if opened.start(n) > START]
-        if not trimmed:
-            return _played(opened, target, None, wanted)
-        return _from_tail(opened, target, trimmed, folder, wanted)
+    raise ParamstreamError(
+        "the version could not be put together: its commit depends on what lies outside of the log",
+        topic=topic,
+        version=at if isinstance(at, int) else None,
+    )
 
 
 def _open(where: str | KafkaLog, topic: str, registry: Registry) -> Source:
@@ -153,7 +162,9 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
         seed = Seed.of_snapshot(snapshot, range(0 if wanted.dense_only else snapshot.record.partitions))
         starts = {number: at for (_, number), at in seed.starts.items()}
         cut = Cut(starts, starts, seeded=starts)
-        return _played(NoLog(snapshot.record), Target(None, cut), seed, wanted)
+        replica = _played(NoLog(snapshot.record), cut, seed, wanted)
+        assert replica is not None, "a snapshot by itself has nothing to wait for"
+        return replica
     if damaged:
         raise damaged[0]
     held = ", ".join(map(str, sorted(set(passed)))) or "none"
@@ -165,20 +176,24 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
     )
 
 
-def _from_tail(source: Source, target: Target, trimmed: Sequence[int], folder: Path | None, wanted: Wanted) -> Replica:
-    """Rows and KV of a snapshot that lies at or below the target, then the log: an older one where a newer one will not do."""
-    with closing(_seeds(source, target, trimmed, folder)) as seeds:
+def _from_tail(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None, wanted: Wanted) -> Replica | None:
+    """Rows and KV of a snapshot that lies at or below the target, then the log: an older one where a newer one will not do.
+
+    None where the cut is not closed. Raises `LogTruncated` where no snapshot lies there.
+    """
+    any_fits = False
+    with closing(_seeds(source, cut, trimmed, folder)) as seeds:
         for seed in seeds:
-            after = {**target.cut.after, **{number: floor for (_, number), floor in seed.starts.items()}}
-            cut = replace(target.cut, after=after, seeded=trimmed)
+            any_fits = True
+            after = {**cut.after, **{number: floor for (_, number), floor in seed.starts.items()}}
             # What is restored rests on nothing that lies behind the target.
             within = {p: min(at, cut.until.get(p[1], at)) for p, at in seed.context.items() if p[0] == source.record.id}
             seed.context = VersionVector({**seed.context, **within})
-            try:
-                return _played(source, Target(target.version, cut), seed, wanted)
-            except ParamstreamTimeout:
-                # The target was not closed, and the greatest closed cut below it lies before this snapshot's ceiling.
-                continue
+            replica = _played(source, replace(cut, after=after, seeded=trimmed), seed, wanted)
+            if replica is not None:
+                return replica
+    if any_fits:
+        return None
     number = trimmed[0]
     raise LogTruncated(
         f"rows and KV up to {show(source.start(number))} have left the log, "
@@ -190,9 +205,9 @@ def _from_tail(source: Source, target: Target, trimmed: Sequence[int], folder: P
     )
 
 
-def _seeds(source: Source, target: Target, trimmed: Sequence[int], folder: Path | None) -> Generator[Seed]:
+def _seeds(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None) -> Generator[Seed]:
     """Of the folder; else, of a broker, from its keeper."""
-    until = target.cut.until
+    until = cut.until
     if folder is not None:
         snapshots = snapshots_in(folder, source.record.name, source.record.id)
         yield from seeds_below(snapshots, trimmed, until, source.start)
@@ -208,40 +223,30 @@ def _seeds(source: Source, target: Target, trimmed: Sequence[int], folder: Path 
             yield whole
 
 
-def _played(source: Source, target: Target, seed: Seed | None, wanted: Wanted) -> Replica:
-    """Raises `ParamstreamTimeout` where the seed's ceiling is not reached."""
-    playback = Playback(source, target.cut, wanted.progress)
-    replica = Replica(
-        [wanted.topic],
-        directory=Directory(playback.ask),
-        make_link=playback.make_link,
-        name="restored",
-        ordering=Ordering.CAUSAL,
-        store=wanted.store,
-        keep_versions=1,
-        partitions=[] if wanted.dense_only else None,
-        arrays=wanted.arrays,
-        seeds=[] if seed is None else [seed],
-        timeout=AT_ONCE_S,
-    )
+def _played(source: Source, cut: Cut, seed: Seed | None, wanted: Wanted) -> Replica | None:
+    """None where the version, or the seed's ceiling, rests on what lies outside of the cut."""
+    playback = Playback(source, cut, wanted.progress)
     try:
-        _check(replica, target, wanted.topic)
-    except BaseException:
-        replica.close()
-        raise
-    return replica
-
-
-def _check(replica: Replica, target: Target, topic: str) -> None:
-    """All that was to be served is."""
-    status, version = replica.status(), target.version
+        replica = Replica(
+            [wanted.topic],
+            directory=Directory(playback.ask),
+            make_link=playback.make_link,
+            name="restored",
+            ordering=Ordering.CAUSAL,
+            store=wanted.store,
+            keep_versions=1,
+            partitions=[] if wanted.dense_only else None,
+            arrays=wanted.arrays,
+            seeds=[] if seed is None else [seed],
+            timeout=AT_ONCE_S,
+        )
+    except ParamstreamTimeout:
+        return None
+    status = replica.status()
+    served = status.served.get(wanted.topic)
+    if not status.stopped and (cut.version is None or (served is not None and served.position == cut.version.position)):
+        return replica
+    replica.close()
     for error in status.stopped.values():
         raise error
-    served = status.served.get(topic)
-    if version is not None and (served is None or served.position != version.position):
-        raise ParamstreamError(
-            "the version could not be put together: its commit depends on what lies outside of the log",
-            topic=topic,
-            position=version.position,
-            version=version.version,
-        )
+    return None

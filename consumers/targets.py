@@ -5,8 +5,7 @@ A moment is a version, a vector or a time. What is not closed is lowered to the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import cast
 
@@ -27,39 +26,41 @@ ONE_EVENT = 1
 """Bytes of a read that is to give one event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    version: VersionRecord | None
-    """To be served; None where nothing is committed yet."""
-    cut: Cut
-
-
-def find_target(source: Source, at: Moment, dense_only: bool) -> Target:
-    """The version to serve, and what of the log to apply.
+def cuts_at(source: Source, at: Moment, dense_only: bool) -> Iterator[Cut]:
+    """What of the log to apply, and the version to serve in the end: the first of these cuts that proves to be closed.
 
     Raises `VersionNotHeld`, `LogTruncated` where the log lacks something of it, `InvalidEvent` for what is no moment.
     """
+    record = source.record
     if not isinstance(cast(object, at), int | VersionVector | datetime | None):
         raise InvalidEvent(
             f"at={at!r} is no moment",
-            topic=source.record.name,
+            topic=record.name,
             remedy="Give a version, a VersionVector or a datetime, or None",
         )
     if isinstance(at, int):
         version = _sealed_as(source, check_version(at))
         closed = closed_cut(source, version)
-        until = {number: closed.get((source.record.id, number), START) for number in _numbers(source.record)}
-        return Target(version, Cut(_starts(source, version), until))
+        until = {number: closed.get((record.id, number), START) for number in _numbers(record)}
+        yield Cut(_starts(source, version), until, version, grows=True)
+        return
     until = _bounds(source, at, dense_only)
-    newest = newest_within(source, until, range(0 if dense_only else source.record.partitions))
-    return Target(newest, Cut(_starts(source, newest), until))
+    for version in versions_within(source, until, range(0 if dense_only else record.partitions)):
+        yield Cut(_starts(source, version), until, version)
 
 
 def newest_within(source: Source, until: Mapping[int, int], numbers: Collection[int]) -> VersionRecord | None:
-    """The version sealed last of which all that it rests on in the state partitions `numbers` lies within `until` (partition
-    number → last position).
+    """The first of `versions_within`."""
+    return next(versions_within(source, until, numbers))
 
-    None where the log never had one. Raises `LogTruncated` where it had, and no longer has all of it.
+
+def versions_within(
+    source: Source, until: Mapping[int, int], numbers: Collection[int]
+) -> Iterator[VersionRecord | None]:
+    """Versions of which all that they and the events before them rest on, in the state partitions `numbers`, lies within `until`
+    (partition number → last position): the one sealed last first, and None behind the oldest where there was none before it.
+
+    What *that* rests on may yet lie outside. Raises `LogTruncated` where the log no longer has all of the next one.
     """
     record, known = source.record, source.versions()
     for version in reversed(known):
@@ -72,7 +73,7 @@ def newest_within(source: Source, until: Mapping[int, int], numbers: Collection[
             if topic == record.id and number in numbers
         ):
             _check_whole(source, version)
-            return version
+            yield version
     start = source.start(record.partitions)
     if known and START < start:
         # What was sealed before went with the log's beginning.
@@ -83,11 +84,13 @@ def newest_within(source: Source, until: Mapping[int, int], numbers: Collection[
             position=until.get(record.partitions, START),
             remedy=_oldest(source),
         )
-    return None
+    yield None
 
 
 def closed_cut(source: Source, version: VersionRecord) -> VersionVector[int]:
-    """All that the version's commit and the events before it depend on, and itself."""
+    """All that the version's commit and the events before it depend on, and itself. What the events in other partitions up to
+    there depend on may be more: of other producers too.
+    """
     record = source.record
     weights = record.id, record.partitions
     frames = source.read(weights, version.position - 1, ONE_EVENT)
