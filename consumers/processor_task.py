@@ -195,7 +195,7 @@ class Task:
         """
         source, number = self._around.source, self._partition[1]
         found: list[PartitionRecord] = self._around.directory.request(
-            DescribePartitions(source.id), list[PartitionRecord], OPEN_S
+            DescribePartitions(source.id, (number,)), list[PartitionRecord], OPEN_S
         )
         start = next((at.start for at in found if at.partition == number), None)
         if start is None:

@@ -20,7 +20,7 @@ from typing import Protocol, Self
 from ..consistency.gate import Ordering
 from ..consistency.position import show
 from ..consistency.vector import VersionVector
-from ..errors import InvalidEvent, LogTruncated, ParamstreamError, ParamstreamTimeout
+from ..errors import InvalidEvent, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..transport.calls import DescribePartitions, PartitionRecord
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Report, Welcome
@@ -92,6 +92,10 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         found: list[PartitionRecord] = directory.request(
             DescribePartitions(record.id, followed), list[PartitionRecord], max(0.001, deadline - time.monotonic())
         )
+        missing = set(followed).difference(at.partition for at in found)
+        if missing:
+            problem = "nobody serves the partition at the moment"
+            raise OutcomeUnknown(problem, topic=topic, partition=min(missing), remedy="Subscribe again")
         self._topic = topic
         self._directory = directory
         self._lock = threading.Lock()

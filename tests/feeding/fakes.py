@@ -67,7 +67,8 @@ class FakeBroker:
             case ListTopics():
                 return [self.topic]
             case DescribePartitions():
-                return [self._describe(p, writer) for p, writer in self.writers.items() if p[0] == call.topic]
+                asked = [p for p in self.writers if call.partitions is None or p[1] in call.partitions]
+                return [self._describe(p, self.writers[p]) for p in asked if p[0] == call.topic]
             case OpenReplica():
                 self.replica_incarnations += 1
                 return self.replica_incarnations

@@ -37,7 +37,7 @@ def test_the_newest_snapshot_is_loaded_and_the_two_newest_are_kept(tmp_path: Pat
 
 
 @pytest.mark.parametrize("at", [0, 9, 20, 40, -1])
-def test_a_snapshot_with_a_flipped_bit_is_named_and_the_one_before_is_used_K09(
+def test_a_snapshot_with_a_flipped_bit_is_named_and_the_one_before_is_used(
     tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 5, n=5)

@@ -12,7 +12,7 @@ from feeding.fakes import FakeBroker
 from paramstream.consistency.vector import VersionVector
 from paramstream.consumers import subscriber
 from paramstream.consumers.subscriber import Subscription
-from paramstream.errors import ParamstreamTimeout
+from paramstream.errors import OutcomeUnknown, ParamstreamTimeout
 from paramstream.events.kinds import DeleteRows, Rows
 
 
@@ -109,6 +109,13 @@ def test_a_user_who_takes_nothing_costs_bounded_memory(broker: FakeBroker, monke
                 break
             broker.beat(float(beat))
         assert taken == 400
+
+
+def test_a_partition_that_nobody_serves_at_the_moment_is_not_passed_over(broker: FakeBroker) -> None:
+    del broker.writers[broker.topic.id, 0]
+    with pytest.raises(OutcomeUnknown) as refused:
+        subscribe(broker)
+    assert refused.value.partition == 0 and refused.value.retriable
 
 
 def test_close_ends_the_iteration(broker: FakeBroker) -> None:
