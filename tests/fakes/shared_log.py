@@ -299,15 +299,15 @@ class FakeSharedPartition:
             raise Fenced("another broker has claimed the partition", partition=self._partition[1])
 
     def _work(self) -> None:
-        """Let arrive what is appended, unless the broker is frozen; take in what others have written."""
+        """Let arrive what is appended, and take in what others have written; nothing while the broker is frozen."""
         with self._store.changed:
-            if not self._store.is_frozen(self._broker) and not self._is_released:
-                records = self._store.records.get(self._partition)
-                if records is not None:
-                    pending, self._pending = self._pending, []
-                    # The view takes them in by itself, and counts their bytes.
-                    self._tally.add(-sum(map(len, pending)))
-                    records.frames += [bytes(frame) for frame in pending]
+            records = self._store.records.get(self._partition)
+            if records is None or self._is_released or self._store.is_frozen(self._broker):
+                return
+            pending, self._pending = self._pending, []
+            # The view takes them in by itself, and counts their bytes.
+            self._tally.add(-sum(map(len, pending)))
+            records.frames += [bytes(frame) for frame in pending]
             self._catch_up()
 
     def _catch_up(self) -> None:

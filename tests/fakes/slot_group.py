@@ -19,6 +19,7 @@ class SlotGroup:
         self._slots = 0
         self.generation = 0
         self.shares: Shares = self._evenly
+        """How the next generation shares them out."""
 
     def join(self, member: Member, slots: int, listener: SlotListener) -> FakeMembership:
         with self._lock:
@@ -54,6 +55,10 @@ class SlotGroup:
             ]
             for listener in self._members.values():
                 listener.assigned(self.generation, shares)
+
+    def share_evenly(self) -> None:
+        """From the next generation on."""
+        self.shares = self._evenly
 
     def _evenly(self, members: Sequence[Member]) -> Mapping[Member, Sequence[int]]:
         return {member: range(at, self._slots, len(members)) for at, member in enumerate(members)}

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Self
 
 import numpy as np
 import pytest
 
 import paramstream as ps
+from fakes.raw_client import RawClient
 from fakes.shared_log import SharedStore
+from paramstream.brokers.owned import META, Owned
+from paramstream.errors import NotOwner
+from paramstream.eventlog.log import Member, SlotListener
+from paramstream.events.codec import Head, encode_event
+from paramstream.events.kinds import Put, PutItem
+from paramstream.transport.calls import (
+    AwaitDurable,
+    CreateTopic,
+    DeleteTopic,
+    DescribePartitions,
+    Join,
+    Joined,
+    OpenProducer,
+    PartitionRecord,
+)
+from paramstream.transport.messages import Demoted, Follow, Moved, Refused, Request, Response
+from paramstream.transport.slots import SLOTS, slot_of
+from reference.waiting import eventually
 
 WAIT_S = 15.0
-Found = TypeVar("Found")
+BEHIND = 50
+"""So many puts may be without their answer."""
 
 
 class Brokers:
@@ -39,18 +60,80 @@ class Brokers:
 
     def owner_of(self, partition: tuple[int, int]) -> str:
         """The one that has it open, once there is just one."""
-        return until(lambda: self._owners(partition) if len(self._owners(partition)) == 1 else [])[0]
+        return eventually(lambda: self._owners(partition) if len(self._owners(partition)) == 1 else [])[0]
+
+    def not_owner_of(self, partition: tuple[int, int]) -> str:
+        owner = self.owner_of(partition)
+        return next(name for name in self.open if name != owner)
+
+    def lose(self, name: str) -> tuple[Member, SlotListener]:
+        """The broker is not heard of any more, and hears nothing: its slots go to the others."""
+        return self.store.group.lose(self.open[name].endpoint)
 
     def _owners(self, partition: tuple[int, int]) -> list[str]:
         return [name for name, broker in self.open.items() if partition in vars(broker)["_partitions"].owned]
 
+    def owns(self, name: str, partition: tuple[int, int]) -> bool:
+        return partition in vars(self.open[name])["_partitions"].owned
+
+    def owned(self, partition: tuple[int, int]) -> Owned:
+        found: Owned = vars(self.open[self.owner_of(partition)])["_partitions"].owned[partition]
+        return found
+
+    def epoch(self, partition: tuple[int, int]) -> int:
+        return self.owned(partition).core.epoch
+
     def close(self) -> None:
         for client in self.clients:
             client.close()
+        self.store.group.share_evenly()
         for name in list(self.open):
             self.store.thaw(name)
         for name in list(self.open):
             self.stop(name)
+
+
+class Flood:
+    """Publishes in a thread for each publisher, until it is left."""
+
+    def __init__(self, publishers: list[ps.Publisher]) -> None:
+        self.receipts: list[ps.Receipt] = []
+        self._done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(publisher,), name="paramstream-test-flood")
+            for publisher in publishers
+        ]
+
+    def _run(self, publisher: ps.Publisher) -> None:
+        while not self._done.is_set():
+            number = len(self.receipts)
+            if number >= BEHIND:
+                self.receipts[-BEHIND].accepted.result(WAIT_S)
+            self.receipts.append(publisher.put(f"key-{number % 97}", str(number).encode(), timeout=WAIT_S))
+
+    def go_on(self, events: int) -> None:
+        """Wait until so many more were put."""
+        at = len(self.receipts) + events
+        eventually(lambda: len(self.receipts) >= at, WAIT_S)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+
+def shared_as(slots: Sequence[set[int]], members: Sequence[Member]) -> dict[Member, list[int]]:
+    return {member: sorted(each) for member, each in zip(members, slots, strict=True)}
+
+
+def put(topic: int, number: int, key: bytes) -> bytearray:
+    head = Head(producer="raw", incarnation=1, sequence=1)
+    return encode_event((topic, number), head, Put(items=(PutItem(key=key, nbytes=1),)), [b"v"])
 
 
 @pytest.fixture
@@ -88,37 +171,175 @@ def test_a_broker_that_stops_cleanly_loses_nothing_and_nobody_notices_but_by_a_p
     client.create_topic("model", partitions=8)
     pub = client.publisher("model", "trainer")
     with client.replica("model", arrays="numpy", start="earliest") as rep:
-        done, receipts = threading.Event(), list[ps.Receipt]()
-
-        def publish() -> None:
-            for n in range(100_000):
-                receipts.append(pub.put(f"key-{n % 97}", str(n).encode(), timeout=WAIT_S))
-                if done.is_set():
-                    return
-
-        publishing = threading.Thread(target=publish, name="paramstream-test-publishing")
-        publishing.start()
-        try:
-            until(lambda: len(receipts) > 200)
+        with Flood([pub]) as flood:
+            flood.go_on(200)
             brokers.stop("one")
-            stood = len(receipts)
-            until(lambda: len(receipts) > stood + 200)
+            flood.go_on(200)
             brokers.start("one")
-            stood = len(receipts)
-            until(lambda: len(receipts) > stood + 200)
-        finally:
-            done.set()
-            publishing.join(WAIT_S)
+            flood.go_on(200)
         pub.flush(WAIT_S)
+        receipts = flood.receipts
         assert {receipt.outcome for receipt in receipts} == {"durable"}
         rep.wait(receipts[-1], WAIT_S)
         last = {n % 97: n for n in range(len(receipts))}
         assert [rep.get(f"key-{key}") for key in last] == [str(n).encode() for n in last.values()]
 
 
-def until(look: Callable[[], Found]) -> Found:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.005)
-    return found
+def test_what_a_frozen_owner_accepted_is_lost_and_its_late_appends_are_void(brokers: Brokers) -> None:
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    topic = client.create_topic("model", partitions=8)
+    partitions = [(topic.id, number) for number in range(9)]
+    pub = client.publisher("model", "trainer")
+    receipts = [pub.put(f"key-{n}", b"before") for n in range(40)]
+    pub.flush(WAIT_S)
+    with client.replica("model", arrays="numpy", start="earliest") as rep:
+        frozen = [partition for partition in partitions if brokers.owner_of(partition) == "one"]
+        brokers.store.freeze("one")
+        late = [pub.put(f"key-{n}", b"after") for n in range(40)]
+        eventually(lambda: all(receipt.outcome in ("accepted", "durable") for receipt in late))
+        eventually(lambda: all(rep.get(f"key-{n}") == b"after" for n in range(40)), WAIT_S)
+
+        member, listener = brokers.lose("one")
+        eventually(lambda: all(receipt.outcome in ("lost", "durable") for receipt in late), WAIT_S)
+        lost = [receipt for receipt in late if receipt.outcome == "lost"]
+        assert lost and len(lost) < len(late)
+        with pytest.raises(ps.EventLost):
+            pub.flush(WAIT_S)
+        # Until broker one hears of it, both believe that they own those partitions.
+        brokers.store.thaw("one")
+        eventually(lambda: sum(map(brokers.store.void, frozen)) >= len(lost), WAIT_S)
+        for receipt in lost:
+            with pytest.raises(ps.EventLost):
+                receipt.durable.result(WAIT_S)
+
+        brokers.store.group.join(member, SLOTS, listener)
+        eventually(lambda: {brokers.owner_of(partition) for partition in partitions} == {"one", "two"})
+        again = [pub.put(f"key-{n}", b"again", timeout=WAIT_S) for n in range(40)]
+        pub.flush(WAIT_S)
+        rep.wait(again[-1], WAIT_S)
+        assert [rep.get(f"key-{n}") for n in range(40)] == [b"again"] * 40
+        for receipt in receipts + again + [each for each in late if each not in lost]:
+            assert receipt.outcome == "durable"
+    stood = sum(isinstance(frame.payload, Put) for each in partitions for frame in brokers.store.counting(each))
+    assert stood == len(receipts) + len(again) + len(late) - len(lost), (
+        "durable events are in the log once, lost ones nowhere"
+    )
+
+
+def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    topic = client.create_topic("model", partitions=8)
+    with RawClient(brokers.open[brokers.owner_of(META)].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        incarnation = raw.ask(OpenProducer("trainer"), int, WAIT_S)
+    with RawClient(brokers.open["one"].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        joined = raw.ask(Join("trainer", incarnation), Joined, WAIT_S)
+        assert 0 < len(joined.partitions) < 9, "its own partitions"
+        brokers.lose("one")
+        eventually(lambda: all(brokers.owns("two", (topic.id, n)) for n in range(9)), WAIT_S)
+        raw.send(Request(99, Join("trainer", incarnation)))
+        assert raw.take(Moved, WAIT_S) is not None, "it notices before it answers, and sends its clients away"
+        assert raw.take(Response, 0.5) is None
+
+
+def test_what_only_another_broker_can_answer_is_refused_as_not_owned_here(brokers: Brokers) -> None:
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    topic = client.create_topic("model", partitions=8)
+    pub = client.publisher("model", "trainer")
+    receipt = pub.put("key", b"value")
+    receipt.durable.result(WAIT_S)
+    with RawClient(brokers.open[brokers.not_owner_of(META)].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        for call in (CreateTopic("other", 1, "write_back", 8, False), DeleteTopic("model"), OpenProducer("other")):
+            with pytest.raises(NotOwner):
+                raw.ask(call, object, WAIT_S)
+    for name in brokers.open:
+        foreign = next(n for n in range(8) if brokers.owner_of((topic.id, n)) != name)
+        with RawClient(brokers.open[name].endpoint) as raw:
+            welcome = raw.welcome(WAIT_S)
+            assert welcome is not None and len(welcome.owners) == 2
+            raw.send(Follow(topic.id, foreign, 0, 1 << 20))
+            assert raw.take(Demoted, WAIT_S).error.code == "NotOwner"
+            raw.send(put(topic.id, foreign, b"key"))
+            assert raw.take(Refused, WAIT_S).error.code == "NotOwner"
+            described = raw.ask(DescribePartitions(topic.id), list[PartitionRecord], WAIT_S)
+            assert [record.partition for record in described] == [
+                n for n in range(9) if brokers.owner_of((topic.id, n)) == name
+            ]
+            # Far above all that was ever sequenced there: lost, if it were this broker's.
+            assert raw.ask(AwaitDurable(((topic.id, foreign, 1 << 60),)), list[tuple[int, int, int]], WAIT_S) == []
+
+
+def test_topics_and_tables_reach_every_broker(brokers: Brokers) -> None:
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    for round_ in range(3):
+        name = f"model-{round_}"
+        topic = client.create_topic(name, partitions=6)
+        # At once, on the broker that does not own `__meta`: it reads of the topic before it answers.
+        with RawClient(brokers.open[brokers.not_owner_of(META)].endpoint) as raw:
+            assert raw.welcome(WAIT_S) is not None
+            described = raw.ask(DescribePartitions(topic.id), list[PartitionRecord], WAIT_S)
+            assert len(described) == sum(brokers.owner_of((topic.id, n)) != brokers.owner_of(META) for n in range(7))
+        client.create_table(name, "rows", dim=4)
+        owned = [brokers.owned((topic.id, number)) for number in range(6)]
+        assert all(each.core.table("rows") is not None for each in owned)
+    client.delete_topic("model-0")
+    eventually(lambda: [info.name for info in client.topics()] == ["model-1", "model-2"])
+    eventually(lambda: sum(broker.status().partitions for broker in brokers.open.values()) == 1 + 2 * 7)
+
+
+def test_a_topic_that_is_slow_to_make_holds_up_nobody(brokers: Brokers) -> None:
+    brokers.start("one")
+    client, other = brokers.client(), brokers.client()
+    client.create_topic("model")
+    pub = client.publisher("model", "trainer")
+    pub.put("key", b"value").durable.result(WAIT_S)
+    brokers.store.delay_s = 2.0
+    creating = threading.Thread(target=other.create_topic, args=("slow",), name="paramstream-test-creating")
+    creating.start()
+    try:
+        began = time.monotonic()
+        while creating.is_alive() and time.monotonic() < began + 1.0:
+            put_at = time.monotonic()
+            pub.put("key", b"value").durable.result(WAIT_S)
+            assert time.monotonic() - put_at < 1.0
+        assert creating.is_alive(), "it was still being made"
+    finally:
+        creating.join(WAIT_S)
+    assert [info.name for info in client.topics()] == ["model", "slow"]
+
+
+def test_slots_move_to_and_fro_while_events_flow_and_none_is_lost(brokers: Brokers) -> None:
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    topic = client.create_topic("model", partitions=8)
+    meta_slot = slot_of(META)
+    pubs = [client.publisher("model", f"trainer-{n}") for n in range(2)]
+    with client.replica("model", arrays="numpy", start="earliest"), Flood(pubs) as flood:
+        flood.go_on(100)
+        for turn in range(4):
+            # Broker one keeps some, and the others go from one to the other and back, `__meta` among them at times.
+            kept = {slot for slot in range(SLOTS) if slot % 3 == 0}
+            moving = {meta_slot, *range(SLOTS)} - kept
+            sizes = [kept | moving, set[int]()] if turn % 2 else [kept, moving]
+            brokers.store.group.shares = partial(shared_as, sizes)
+            before = {n: brokers.epoch((topic.id, n)) for n in range(9) if brokers.owns("one", (topic.id, n))}
+            brokers.store.group.share()
+            flood.go_on(100)
+            for number, epoch in before.items():
+                if slot_of((topic.id, number)) in kept:
+                    assert brokers.epoch((topic.id, number)) == epoch, "what stays is not opened anew"
+    receipts = flood.receipts
+    for pub in pubs:
+        pub.flush(WAIT_S)
+    assert {receipt.outcome for receipt in receipts} == {"durable"}
