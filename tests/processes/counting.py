@@ -101,7 +101,6 @@ class Counting:
             child.kill()
         if self.client is not None:
             self.client.close(timeout=5)
-        self.home.close()
 
     def __enter__(self) -> Self:
         return self

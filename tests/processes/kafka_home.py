@@ -68,6 +68,3 @@ class KafkaHome:
     def read(self, topic: ps.TopicInfo) -> Reference:
         partitions = read_frames(self._cluster.bootstrap, self._prefix, topic.id, topic.partitions + 1)
         return read_topic(topic.name, [counted(frames) for frames in partitions], constant=True)
-
-    def close(self) -> None:
-        pass

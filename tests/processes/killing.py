@@ -24,18 +24,19 @@ def run_kills(folder: Path, make_home: MakeHome, seed: int, rounds: int) -> None
     """Kill something `rounds` times, start it again, and hold what everybody was told against the log."""
     # Each wait in here is bounded and there are many: the time that one test may take is not for this one.
     faulthandler.cancel_dump_traceback_later()
-    chance = random.Random(seed)
     for first in range(0, rounds, SEASON_ROUNDS):
         place = folder / f"from-round-{first}"
         place.mkdir()
+        chance = random.Random(f"{seed}, from {first}")
         with World(place, make_home(place, chance), chance) as world:
             run_season(world, range(first, min(first + SEASON_ROUNDS, rounds)), seed)
 
 
 def run_season(world: World, rounds: range, seed: int) -> None:
-    chance = world.chance
     world.start()
     for number in rounds:
+        # Of its own, so that the victims of a seed are the same whatever else was chosen meanwhile.
+        chance = random.Random(f"{seed}, round {number}")
         time.sleep(chance.uniform(0.0, 0.4))  # The random moment; nothing is waited for here.
         victim = chance.choice(world.victims)
         print(f"seed {seed}, round {number}: {victim}")

@@ -25,6 +25,7 @@ class LocalHome:
     """One broker at a time has the log."""
 
     brokers = ("broker",)
+    others: tuple[str, ...] = ()
     progress_s = 30.0
 
     def __init__(self, folder: Path, chance: random.Random, *, power: bool = False) -> None:
@@ -34,20 +35,11 @@ class LocalHome:
         self._chance = chance
         self._power = power
         self._boots = 0
+        self.refusals = ("StorageFull",) if power else ()
 
     def may_lose(self, persistence: str) -> bool:
         """Something that was accepted may be lost, and is called so."""
         return self._power and persistence == "write_back"
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """The disk may be full."""
-        return ("StorageFull",) if self._power else ()
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """What may come to harm beside the children."""
-        return ()
 
     def harm(self, what: str) -> None:
         raise AssertionError(f"there is no {what}")
@@ -72,6 +64,3 @@ class LocalHome:
 
     def read(self, topic: ps.TopicInfo) -> Reference:
         return read_folder(self._folder, topic, constant=True)
-
-    def close(self) -> None:
-        pass

@@ -67,8 +67,6 @@ class Home(Protocol):
         """What the log holds of `topic`, read without a broker."""
         ...
 
-    def close(self) -> None: ...
-
 
 def free_port() -> int:
     """A port that a broker can have again after each restart: below those that the system gives away."""
@@ -205,7 +203,6 @@ class World:
             journal.close()
         if self.client is not None:
             self.client.close(timeout=5)
-        self.home.close()
 
     def __enter__(self) -> Self:
         return self
