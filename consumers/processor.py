@@ -98,7 +98,7 @@ class TaskStatus:
     position: int
     """Of the last input that is in its state."""
     snapshot: int
-    """Of the last input in its newest snapshot: a crash repeats what came after."""
+    """Of the last input in its newest snapshot: a crash repeats what came after. 0 before it has begun."""
     setbacks: int
     """How often it went back to its snapshot, because outputs were lost or the broker did not answer."""
     last_error: str

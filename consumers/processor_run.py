@@ -48,14 +48,15 @@ class ProcessorRun:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until a task has ended by itself, and raise its error; False after `timeout` s, True once closed."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
+        while True:
             self._changed.clear()
+            if self._closed:
+                return True
             self._raise_failed()
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
             self._changed.wait(None if left is None else bounded(left))
-        return True
 
     @property
     def closed(self) -> bool:

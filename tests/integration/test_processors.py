@@ -77,7 +77,9 @@ def test_each_input_of_each_partition_counts_once(client: ps.Client, trainer: ps
         assert [task.producer for task in status.tasks.values()] == ["adder/0", "adder/1", "adder/2"]
         assert all(task.running and task.error is None for task in status.tasks.values())
         assert {each.name for each in client.replicas("in")} == {f"processor adder/{n}" for n in range(3)}
-    assert run.closed and all(task.snapshot == task.position for task in run.status().tasks.values())
+        assert run.wait(0) is False
+    assert run.closed and run.wait() is True
+    assert all(task.snapshot == task.position for task in run.status().tasks.values())
 
 
 def test_a_run_goes_on_where_the_one_before_ended(client: ps.Client, trainer: ps.Publisher, tmp_path: Path) -> None:
