@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(keeping: Keeping, stop: StopSignal) -> None:
-    told = ""
+    # Whatever it finds at first is said, too: the broker may know of an error of the process before.
+    told: str | None = None
     while not stop.wait(LOOK_S):
         keeping.step(time.monotonic())
         if keeping.error != told:

@@ -54,6 +54,7 @@ class _Topic:
     def __init__(self, record: TopicRecord) -> None:
         self.record = record
         self.replica: Replica | None = None
+        self.store: TieredStore | None = None
         self.kept: tuple[int, int] | None = None
         """(bytes of state appended, position of the newest version) at the last snapshot; None before the first."""
         self.kept_at = 0.0
@@ -70,8 +71,11 @@ class _Topic:
 
     def close(self) -> None:
         replica, self.replica = self.replica, None
+        store, self.store = self.store, None
         if replica is not None:
             replica.close()
+        if store is not None:
+            store.close()
 
 
 class Keeping:
@@ -187,22 +191,24 @@ class Keeping:
         starts = ("latest",) if topic.record.persistence == "none" else ("resume", "latest")
         for start in starts:
             try:
-                topic.replica = self._make(topic.record, start)
+                topic.store = TieredStore(dram="1TiB")
+                topic.replica = self._make(topic.record, start, topic.store)
                 break
             except (LogTruncated, CorruptLog, EventLost):
                 # Its own state leads nowhere: perhaps what the log and the announced snapshots have does.
+                topic.close()
                 if start == starts[-1]:
                     raise
         assert topic.replica is not None
         return topic.replica
 
-    def _make(self, record: TopicRecord, start: str) -> Replica:
+    def _make(self, record: TopicRecord, start: str, store: TieredStore) -> Replica:
         return Replica(
             [record.name],
             directory=self._directory,
             make_link=self._make_link,
             name=f"{KEEPER_PREFIX}{self._identity[:12]}-{record.id:016x}",
-            store=TieredStore(dram="1TiB"),
+            store=store,
             start=start,
             keep_versions=1,
             arrays="numpy",

@@ -156,7 +156,7 @@ class Replica:
             every_version=catch_up == "all",
         )
         self._waits = Waits(self._sink, self._core, directory)
-        self._taking = Taking(self.name, self._sink, self._core, self._applier, self._store)
+        self._taking = Taking(self.name, self._sink, self._core, self._applier, self._store, lambda: self._closed)
         self._pinning = Pinning(
             self._sink, self._core, self._applier, self._store, directory, make_link, self._snapshot_dir
         )

@@ -81,6 +81,8 @@ class ReplicaSink:
         """Partition → (its time in ns, when that was heard); entries are replaced, never changed."""
         self.undone: dict[PartitionId, int] = {}
         """Partition → how often something of it was lost that had been applied."""
+        self.kept: dict[PartitionId, int] = {}
+        """State partition → the floor of the replica's own last snapshot, from where it would resume."""
         self.heard_at = time.monotonic()
         self.stopped: dict[PartitionId, ParamstreamError] = {}
         self.fenced: Fenced | None = None
@@ -418,7 +420,7 @@ class ReplicaSink:
         """
         topic = self._applier.topics[partition[0]]
         if partition != topic.weight_partition:
-            return min(applied, durable)
+            return min(applied, durable, self.kept.get(partition, applied))
         served, staged = topic.versions.served, topic.versions.staging.oldest_open()
         needed = [applied]
         if served is not None:

@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 
 from ...consistency.position import show
-from ...consistency.vector import PartitionId
+from ...consistency.vector import PartitionId, VersionVector
 from ...errors import CorruptLog, LogTruncated, ParamstreamTimeout
 from ...events.codec import encode_vector
 from ...events.manifest import MAX_MANIFEST_BYTES, FileRecord, Manifest, decode_manifest, digest_of, vector_of
@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 PIECE_BYTES = 4 * 1024 * 1024
 """Asked for at a time."""
 
+HOLD_S = 5.0
+"""How often the log is told what is needed of it meanwhile: long before a lease ends."""
+
 MAX_FILE_BYTES = 1 << 31
 """Of one page of entries: a broker that says more is not believed."""
 
@@ -46,6 +49,9 @@ class KeeperCopies:
         """`name`: of the replica that is to begin, which holds what it needs of the log meanwhile. Raises `ConnectFailed`."""
         self._name = name
         self._deadline = deadline
+        self._needs: dict[PartitionId, int] = {}
+        """Partition → the position whose copy was taken, or is: what lies behind it is still needed of the log."""
+        self._held_at = 0.0
         self._pager = Pager(make_link, f"snapshot-{name}", lambda: time_left(deadline))
 
     def __enter__(self) -> Self:
@@ -119,7 +125,8 @@ class KeeperCopies:
                 position=at.start,
                 remedy="Begin again once the keeper has made another one",
             )
-        self._hold(partition, state.floor)
+        self._needs[partition] = state.floor
+        self._hold()
         copy = StateSeed(
             partition, state.floor, state.ceiling, state.skipped, lambda: self._entries(partition, digest, state.files)
         )
@@ -127,10 +134,13 @@ class KeeperCopies:
         seed.check(at, topic, manifest.persistence)
         return seed
 
-    def _hold(self, partition: PartitionId, floor: int) -> None:
-        """The log must not be cut above the floor while the copy is on its way: a replica that is still to come says so."""
-        applied = encode_vector(vector_of(((*partition, floor),)))
-        self._pager.link.send(Report(self._name, (partition[0],), (), applied, 0, ((*partition, floor),)))
+    def _hold(self) -> None:
+        """The log must not be cut above the floors while copies are on their way: the replica that is still to come says so."""
+        self._held_at = time.monotonic()
+        topics = tuple({topic for topic, _ in self._needs})
+        applied = encode_vector(VersionVector(self._needs))
+        needs = tuple((*partition, floor) for partition, floor in self._needs.items())
+        self._pager.link.send(Report(self._name, topics, (), applied, 0, needs))
 
     def _manifest(self, topic: str, partition: PartitionId, skip: int) -> tuple[Manifest, str]:
         data = self._whole(FetchFile(0, *partition, "", -1, 0, PIECE_BYTES, skip), MAX_MANIFEST_BYTES)
@@ -157,4 +167,6 @@ class KeeperCopies:
             if total > most or not piece:
                 raise CorruptLog(f"a file of the keeper's snapshot says {total} bytes", partition=ask.partition)
             data += piece
+            if self._needs and time.monotonic() - self._held_at > HOLD_S:
+                self._hold()
         return bytes(data)

@@ -8,6 +8,7 @@ never changes: it is pinned, and written once it can no longer be lost.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,13 +103,22 @@ class Taking:
     """What a snapshot needs of a replica. `take` is called by any thread but the link's."""
 
     def __init__(
-        self, replica: str, sink: ReplicaSink, core: SubscriptionCore, applier: Applier, store: TieredStore
+        self,
+        replica: str,
+        sink: ReplicaSink,
+        core: SubscriptionCore,
+        applier: Applier,
+        store: TieredStore,
+        is_closed: Callable[[], bool],
     ) -> None:
         self._replica = replica
         self._sink = sink
         self._core = core
         self._applier = applier
         self._store = store
+        self._is_closed = is_closed
+        self._turn = threading.Lock()
+        """One snapshot at a time."""
 
     def take(
         self,
@@ -125,6 +135,16 @@ class Taking:
         Blocks until it is safe. Raises `ParamstreamTimeout` after `deadline` (time.monotonic()), with nothing changed;
         `UnknownTopic` where the topic is replaced meanwhile; `StorageFull` and `CorruptLog` as the disk does.
         """
+        if not self._turn.acquire(timeout=bounded(max(0.0, deadline - time.monotonic()))):
+            raise ParamstreamTimeout("another snapshot of this replica is on its way", topic=topic.record.name)
+        try:
+            return self._take(root, topic, numbers, deadline, keep, disk)
+        finally:
+            self._turn.release()
+
+    def _take(
+        self, root: Path, topic: TopicState, numbers: Sequence[int], deadline: float, keep: int, disk: Disk | None
+    ) -> tuple[Manifest, Path, str]:
         record = topic.record
         with SnapshotWriter(topic_folder(root, record.name, record.id), disk) as writer:
             weights = self._write_weights(topic, writer, deadline)
@@ -261,7 +281,9 @@ class Taking:
             self._position(partition)
 
     def _position(self, partition: PartitionId) -> int:
-        """Under the lock. Raises `UnknownTopic` where the partition is not followed any more."""
+        """Under the lock. Raises `UnknownTopic` where the partition is not followed any more, or the replica is closed."""
+        if self._is_closed():
+            raise ParamstreamError("the replica was closed while a snapshot of it was made")
         if partition not in self._core.partitions():
             raise UnknownTopic("the topic was deleted while a snapshot of it was made", partition=partition[1])
         return self._core.position(partition)

@@ -146,6 +146,9 @@ def test_the_older_one_is_there_until_the_newer_one_is_the_latest_K09(tmp_path: 
         def rename(self, old: Path, new: Path) -> None:
             if new.name.endswith(".removed"):
                 assert value_in(root) == b"20" and latest_in(root / TOPIC_FOLDER) != older
+            elif new.name == "latest":
+                named = root / TOPIC_FOLDER / old.read_text().strip()
+                assert named != older and named.is_dir()
             else:
                 assert older is not None and older.is_dir()
             super().rename(old, new)

@@ -50,7 +50,7 @@ def test_a_flipped_bit_is_named_with_its_place_and_the_records_behind_it_are_cou
     whole = checked(tmp_path)
     first = files(tmp_path)[0]
     data = first.read_bytes()
-    at = data.rfind(VALUE)
+    at = data.find(VALUE, data.find(VALUE) + 1)
     first.write_bytes(data[: at - 1] + bytes([data[at - 1] ^ 1]) + data[at:])
     check = checked(tmp_path)
     (flaw,) = check.flaws
