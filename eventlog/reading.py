@@ -133,7 +133,11 @@ class FolderReader:
         return self.read(partition)
 
     def _chain(self, partition: PartitionId) -> tuple[Chain, str]:
-        """The partition's segments from its oldest base on, and what is torn behind them."""
+        """The partition's segments from its oldest base on, and what is torn behind them. Where nobody owns the log nobody changes
+        it: then they are opened and looked through once.
+        """
+        if not self.owner_lives and partition in self._chains:
+            return self._chains[partition]
         folder = partition_folder(self._folder, partition)
         if not folder.is_dir():
             return [], ""
@@ -189,7 +193,8 @@ class FolderReader:
                     raise
                 torn = f"{path}: {error.problem}"
         if opened and not torn:
-            torn = _end_at_last_whole(partition, *opened[-1])
+            (segment, _), (torn, index) = opened[-1], _end_at_last_whole(partition, *opened[-1])
+            self._indices[segment.path] = segment.end, index
         return _linked(opened), torn
 
     def _from_base(self, opened: Chain) -> tuple[EventFrame | None, Iterator[EventFrame]]:
@@ -227,17 +232,20 @@ class FolderReader:
             self._lock.close()
 
 
-def _end_at_last_whole(partition: PartitionId, segment: Segment, read: ReadAt) -> str:
-    """End the newest segment before a torn tail, and say so. Damage with whole records behind it is left to be met."""
-    scanned = scan(segment, read)
-    for _ in scanned:
-        pass
+def _end_at_last_whole(partition: PartitionId, segment: Segment, read: ReadAt) -> tuple[str, Index]:
+    """End the newest segment before a torn tail, and say so. Damage with whole records behind it is left to be met.
+
+    Reads all of the segment, and so knows where it can be read from.
+    """
+    scanned, index = scan(segment, read), Index([beginning(segment)])
+    for record in scanned:
+        index.note(record.offset, record.before)
     damage = scanned.damage
     if damage is None or damage.is_foreign or find_whole_record(read, damage, segment.end, partition) is not None:
-        return ""
+        return "", index
     torn = f"{segment.path}: {segment.end - damage.offset} bytes from offset {damage.offset} on ({damage.reason})"
     segment.end = damage.offset
-    return torn
+    return torn, index
 
 
 def _linked(opened: Chain) -> Chain:

@@ -31,7 +31,10 @@ _BEGINS_WITH_BASE = 1
 assert _HEADER.size + _CHECKSUM.size == HEADER_NBYTES
 
 READ_NBYTES = 256 * 1024
-"""Read at a time: a system call is cheap against it, and a fetch of one event does not wait for it."""
+"""Read at a time at first: a system call is cheap against it, and a fetch of one event does not wait for it."""
+
+MAX_READ_NBYTES = 4 * 1024 * 1024
+"""Read at a time by whoever goes on reading: what is cut at a read's end, and is read once more, is little of it."""
 
 ReadAt = Callable[[int, int], bytes]
 """(nbytes, offset) → the bytes there, fewer only at the file's end."""
@@ -138,6 +141,7 @@ class Scan:
         self._end = end
         self._buffer = memoryview(b"")
         self._buffer_at = offset
+        self._read_nbytes = READ_NBYTES
 
     def __iter__(self) -> Iterator[Record]:
         while self.offset < self._end:
@@ -174,7 +178,8 @@ class Scan:
         nbytes = min(nbytes, self._end - self.offset)
         at = self.offset - self._buffer_at
         if at + nbytes > len(self._buffer):
-            wanted = min(max(nbytes, READ_NBYTES), self._end - self.offset)
+            wanted = min(max(nbytes, self._read_nbytes), self._end - self.offset)
+            self._read_nbytes = min(2 * self._read_nbytes, MAX_READ_NBYTES)
             self._buffer, self._buffer_at, at = memoryview(self._read(wanted, self.offset)), self.offset, 0
         return self._buffer[at : at + nbytes]
 
