@@ -64,7 +64,11 @@ class Greeting:
         self.client_id = os.urandom(CLIENT_ID_BYTES)
         self.down = Monitored(address, self.client_id + DOWN)
         self.welcome: Welcome | None = None
-        self.down.socket.send(encode_message(hello))
+        try:
+            self.down.socket.send(encode_message(hello), zmq.NOBLOCK)
+        except zmq.Again as error:
+            self.down.close()
+            raise ConnectFailed(f"{address} was gone at once") from error
 
     def look(self) -> bool:
         """Whether the broker has answered. Raises `ConnectFailed` that says what was seen in its place."""
@@ -103,7 +107,7 @@ class Connection:
         self._up = Monitored(self.address, self._client_id + UP)
         self._fetch: Monitored | None = None
         self._failure = ""
-        """Why the fetch socket could not be made: without it the connection is none."""
+        """Why the fetch socket is of no use: without it the connection is none."""
         self._fetch_address = _reachable(welcome.fetch_address, self.address)
         self._poller: zmq.Poller | None = None
 
@@ -128,7 +132,11 @@ class Connection:
                 return
             assert self._poller is not None, "attach() comes first"
             self._poller.register(self._fetch.socket, zmq.POLLIN)
-        self._fetch.socket.send(data)
+        try:
+            self._fetch.socket.send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            # A socket whose peer is gone would wait for ever.
+            self._failure = "its fetch socket takes nothing more"
 
     def receive(self, ready: Container[Socket], most: int) -> list[Received]:
         """Messages that are there, at most so many, of those of its sockets that are `ready`."""

@@ -17,11 +17,13 @@ from paramstream.transport.link import Link
 from paramstream.transport.messages import (
     FORMAT,
     AnyMessage,
+    Fetch,
     Goodbye,
     Heartbeat,
     Hello,
     Request,
     Response,
+    Welcome,
     encode_result,
 )
 from paramstream.transport.wire import Message, WireError
@@ -209,3 +211,31 @@ def test_a_handler_that_fails_ends_the_link_and_says_why() -> None:
             link.request(ListTopics(), list[TopicRecord], 5.0)
         recorder.wait_for(lambda told: any("a fault of ours" in str(what) for what in told))
         link.close(1.0)
+
+
+def test_a_fetch_to_a_broker_that_has_just_gone_is_a_loss_and_blocks_nobody() -> None:
+    class Fetching(Recorder):
+        def message(self, message: AnyMessage) -> None:
+            """In the link's thread, before it looks whether anybody has gone."""
+            link.fetch(Fetch(1, 5, 0, 0, 9))
+            until_gone()
+            link.fetch(Fetch(2, 5, 0, 0, 9))
+            self.note("fetched")
+
+    def until_gone() -> None:
+        deadline = time.monotonic() + 5
+        while not fetches.messages and time.monotonic() < deadline:
+            time.sleep(0.005)
+        fetches.close()
+        time.sleep(0.1)  # libzmq's own thread takes the connection down
+
+    recorder = Fetching()
+    with BareBroker(lambda message: [Heartbeat(())]) as broker, BareBroker() as fetches:
+        broker.welcome = Welcome("bare", fetches.endpoint, 1, 5.0)
+        link = Link([broker.endpoint], recorder, hello, name="fetching")
+        link.start(5.0)
+        link.request_async(ListTopics(), list[TopicRecord], lambda answer, error: None)
+        recorder.wait_for(lambda told: "lost" in told)
+        assert recorder.told[:3] == ["connected", "fetched", "lost"]
+        link.close(5.0)
+    assert not any(thread.name == "paramstream-fetching" for thread in threading.enumerate())
