@@ -32,7 +32,9 @@ SEED ?= 7
 KILLS := $(BIN)/pytest -m slow -o faulthandler_timeout=1800 --seed $(SEED)
 kills: $(TEST_READY)
 	$(KILLS) tests/integration/test_kills.py --rounds $(ROUNDS) $(ARGS)
+	$(KILLS) tests/integration/test_processor_kills.py -k "not kafka" --rounds $(ROUNDS) $(ARGS)
 	$(KILLS) tests/integration/test_kafka_kills.py --rounds $(KAFKA_ROUNDS) $(ARGS)
+	$(KILLS) tests/integration/test_processor_kills.py -k kafka --rounds $(KAFKA_ROUNDS) $(ARGS)
 
 # A broker, a publisher and a replica under a dense load: memory, descriptors and the log must not grow.
 MINUTES ?= 10
