@@ -2,7 +2,7 @@
 
     core.append(frame)               a frame that is to stand behind all before
     work = core.work()               `Send` a batch, `Reread` the tail, or None: nothing to do now
-    stood = core.acked(offset)       the batch's ack came, with the offset of its first record
+    stood = core.acked(offset)       the batch's ack came, with the offset of its first record; None where that says too little
     core.unsure()                    it may stand or not: an error, a timeout
     stood = core.met(whole)          in a reread: a frame that stands in the log; raises `Fenced`
     core.others                      what earlier owners have written before this one's claim, found by rereading
@@ -28,6 +28,9 @@ from ...events.kinds import LOG_ONLY_KINDS, Kind
 from ..counting import Counting, Point
 from .records import MAX_BATCH_BYTES, RECORD_OVERHEAD, Mark, Whole, mark_of, pieces_of
 
+_TURNS = frozenset({Kind.CLAIM, Kind.EPOCH, Kind.BASE})
+"""What changes more than the position that is reached."""
+
 
 class Pending(NamedTuple):
     """A frame that counts once it stands, and is not known to stand."""
@@ -39,11 +42,14 @@ class Pending(NamedTuple):
 
 
 class Stood(NamedTuple):
-    """A frame of this owner is known to stand, and counts."""
+    """Frames of this owner that are known to stand, one behind the other, and count."""
 
     offset: int
+    """Of the first record of the first one."""
     before: Point
-    frame: Pending
+    """What is reached before it."""
+    frames: list[Pending]
+    """Several, or one that takes several records. A base is always the first."""
 
 
 class Send(NamedTuple):
@@ -112,19 +118,19 @@ class OwnerCore:
     def pending(self) -> list[Pending]:
         return list(self._pending)
 
-    def append(self, frame: Buffer) -> bool:
-        """False where the frame will not count: then it is not sent at all. Keeps the frame, without a copy."""
+    def append(self, frame: Buffer) -> Prefix | None:
+        """None where the frame will not count: then it is not sent at all. Keeps the frame, without a copy."""
         view = memoryview(frame)
         prefix = read_prefix(view)
         if prefix.nbytes != len(view):
             raise CorruptLog(f"a frame says {prefix.nbytes} bytes and has {len(view)}", position=prefix.position)
         if not self._ahead.takes(prefix, view):
-            return False
+            return None
         self._pending.append(Pending(view, prefix, self.nbytes))
         self.nbytes += len(view)
         self.pending_nbytes += len(view)
         self.appended += 1
-        return True
+        return prefix
 
     # Sending.
 
@@ -156,20 +162,20 @@ class OwnerCore:
             batch.append(each)
         return batch
 
-    def acked(self, offset: int) -> list[Stood]:
-        """The batch under way stands from `offset` on. Returns what is known to stand by that: nothing where the ack says too little."""
+    def acked(self, offset: int) -> Stood | None:
+        """The batch under way stands from `offset` on. Returns what is known to stand by that; None where the ack says too little."""
         assert self._state is _State.SENDING
         if offset != self._next_offset:
             self._state = _State.UNSURE
-            return []
+            return None
         self._state = _State.READY
         if self._under_way:
             self._next_offset += self._under_way
-            return [self._confirmed(offset + at) for at in range(self._under_way)]
+            return self._confirmed(offset, self._under_way)
         self._next_offset += 1
         self._pieces_sent += 1
         pieces = len(pieces_of(self._pending[0].frame))
-        return [self._confirmed(self._next_offset - pieces)] if self._pieces_sent == pieces else []
+        return self._confirmed(self._next_offset - pieces, 1) if self._pieces_sent == pieces else None
 
     def unsure(self) -> None:
         """Whether the batch under way stands is not known."""
@@ -185,24 +191,30 @@ class OwnerCore:
         self._max_batch_bytes = nbytes // 2
         return True
 
-    def _confirmed(self, offset: int) -> Stood:
-        """The first pending frame stands there, directly behind what is known."""
-        before, frame = self._known.point, self._pending[0]
-        counts = self._known.takes(frame.prefix, frame.frame)
-        assert counts, "what follows directly on what is known counts"
-        return self._stands(offset, before)
+    def _confirmed(self, offset: int, count: int) -> Stood:
+        """The first `count` pending frames stand from there on, directly behind what is known: so they count."""
+        before = self._known.point
+        frames = list(islice(self._pending, count))
+        if any(frame.prefix.kind in _TURNS for frame in frames):
+            for frame in frames:
+                counts = self._known.takes(frame.prefix, frame.frame)
+                assert counts, "what follows directly on what is known counts"
+        else:
+            self._known = Counting(before._replace(reached=frames[-1].prefix.position))
+        return self._stand(offset, before, frames)
 
-    def _stands(self, offset: int, before: Point) -> Stood:
+    def _stand(self, offset: int, before: Point, frames: list[Pending]) -> Stood:
         claimed = self._claims
-        frame = self._pending.popleft()
+        for frame in frames:
+            self._pending.popleft()
+            self.pending_nbytes -= len(frame.frame)
+        self.stood += len(frames)
         self._pieces_sent = 0
         if claimed:
             self._ahead = Counting(self._known.point)
-        if frame.prefix.kind is Kind.BASE:
+        if frames[0].prefix.kind is Kind.BASE:
             self._base = offset
-        self.pending_nbytes -= len(frame.frame)
-        self.stood += 1
-        return Stood(offset, before, frame)
+        return Stood(offset, before, frames)
 
     # Rereading.
 
@@ -216,7 +228,7 @@ class OwnerCore:
         if not self._known.takes(whole.prefix, whole.frame):
             return None
         if self._pending and self._pending[0].prefix == whole.prefix:
-            return self._stands(whole.offset, before)
+            return self._stand(whole.offset, before, [self._pending[0]])
         if whole.prefix.kind is Kind.BASE and self._known.point == before:
             if self._claims:
                 self._base = whole.offset

@@ -154,9 +154,10 @@ class KafkaPartition:
             self._begin()
         with self._changed:
             self._check()
-            if not self._core.append(view):
+            prefix = self._core.append(view)
+            if prefix is None:
                 return
-            if read_prefix(view).kind is Kind.BASE:
+            if prefix.kind is Kind.BASE:
                 self._base_nbytes = self._core.nbytes
             is_woken, self._is_woken = self._is_woken, True
         self._tally.add(len(view))
@@ -239,8 +240,7 @@ class KafkaPartition:
                 wholes = await scan.page()
                 with self._changed:
                     for whole in wholes:
-                        stood = self._core.met(whole)
-                        self._note([] if stood is None else [stood])
+                        self._note(self._core.met(whole))
             with self._changed:
                 self._core.reread_to(scan.offset)
         except Refused as error:
@@ -258,11 +258,11 @@ class KafkaPartition:
                 remedy="It was made anew, or lost records in an unclean election: restore from a snapshot",
             ) from error
 
-    def _note(self, stood: list[Stood]) -> None:
+    def _note(self, stood: Stood | None) -> None:
         """The lock is held."""
-        for offset, before, frame in stood:
-            self._index.note(Entry(offset, before, frame.nbytes_before, frame.prefix.kind is Kind.BASE))
-        if stood:
+        if stood is not None:
+            first = stood.frames[0]
+            self._index.note(Entry(stood.offset, stood.before, first.nbytes_before, first.prefix.kind is Kind.BASE))
             self._changed.notify_all()
 
     async def _wait_out(self, trouble: Trouble) -> None:

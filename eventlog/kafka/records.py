@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...consistency.vector import PartitionId
 from ...errors import CorruptLog
-from ...events.codec import MAGIC, PREFIX_BYTES, Buffer, Prefix, check_frame
+from ...events.codec import MAGIC, PREFIX_BYTES, Prefix, check_frame
 from ...events.digest import checksum
 
 MAX_VALUE_BYTES = 960 * 1024
@@ -127,8 +127,8 @@ class Assembler:
     def _forget(self) -> None:
         self._pieces, self._first = [], None
 
-    def _whole(self, offset: int, end: int, value: Buffer, mark: Mark | None) -> Whole | None:
-        if bytes(value[: len(MAGIC)]) != MAGIC:
+    def _whole(self, offset: int, end: int, value: bytes, mark: Mark | None) -> Whole | None:
+        if not value.startswith(MAGIC):
             return None
         try:
             prefix = check_frame(value)

@@ -172,8 +172,9 @@ class World:
         values = {frame.position: bytes(frame.bulk) for frame in records if frame.kind is Kind.PUT}
         assert values == {at: value for at, value in truth.events.items() if at > behind}
 
-    def stood(self, broker: Broker, stood: list[Stood]) -> None:
-        for offset, _, frame in stood:
+    def stood(self, broker: Broker, stood: Stood | None) -> None:
+        for at, frame in enumerate([] if stood is None else stood.frames):
+            offset = 0 if stood is None else stood.offset + at
             kind = frame.prefix.kind
             if kind is Kind.CLAIM:
                 self.claimed(broker, offset)
@@ -248,9 +249,7 @@ class World:
                 return  # Kafka does not answer: the same again later.
             self.network()  # More comes while it reads.
             for whole in at_once(scan.page(self.chance.choice((1, 1 << 22)))):
-                stood = broker.core.met(whole)
-                if stood is not None:
-                    self.stood(broker, [stood])
+                self.stood(broker, broker.core.met(whole))
         broker.core.reread_to(scan.offset)
 
     def wait(self, broker: Broker, request: Request) -> None:
