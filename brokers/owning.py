@@ -100,8 +100,6 @@ class Owning:
         self._waits: dict[PartitionId, _Wait] = {}
         self._held: set[PartitionId] = set()
         """Their events wait since `revoke`, until it is clear that they stay."""
-        self._left: set[PartitionId] = set()
-        """Those of them whose last record is a note that leaves them."""
         self._draining: dict[PartitionId, int] = {}
         """What `revoke` waits for."""
         self._when_settled: list[Then] = []
@@ -150,7 +148,9 @@ class Owning:
             if not ownership.has(partition):
                 self._give_up(partition)
         for partition in list(self._held):
-            self._stay(partition, partitions.owned[partition])
+            # A join writes a record behind the note that left it, and no event is taken before one.
+            partitions.owned[partition].core.part_all()
+            self._release(partition)
         self._waits.clear()
         if self._reader is not None:
             self._read_meta(self._reader)
@@ -278,30 +278,14 @@ class Owning:
             self._holding.close([partition])
 
     def _release(self, partition: PartitionId) -> None:
-        self._left.discard(partition)
         if partition in self._held:
             self._held.remove(partition)
             self._holding.open([partition])
 
     def _leave(self, partition: PartitionId, owned: Owned) -> None:
         """From here on the note says that nothing more was sequenced; so nothing may be, while it is the last record."""
-        if owned.lasts and partition not in self._left:
-            self._left.add(partition)
+        if owned.lasts and owned.core.state.left != owned.core.sequenced:
             self._shell.write(partition, Note(leaves=True), ())
-
-    def _stay(self, partition: PartitionId, owned: Owned) -> None:
-        """It was left, and is this broker's all the same: its events go on once the note is the last record no longer."""
-        if partition not in self._left or owned.error is not None:
-            self._release(partition)
-            return
-        self._left.remove(partition)
-        at = self._shell.write(partition, Note(), ())
-
-        def durable() -> None:
-            if self._partitions.owned.get(partition) is owned and partition not in self._left:
-                self._release(partition)
-
-        self._shell.when_durable({partition: at}, durable)
 
     def _read_meta(self, reader: MetaReader) -> None:
         if self._partitions.ownership.has(META):

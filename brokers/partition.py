@@ -162,6 +162,10 @@ class PartitionCore:
         if self.has_joined(name, incarnation):
             del self._joined[name]
 
+    def part_all(self) -> None:
+        """Every session joins again before anything more of it is taken."""
+        self._joined.clear()
+
     def names(self) -> set[str]:
         """The producer names that the partition knows: it holds an event of theirs, or they have joined it."""
         return {*self.state.sessions, *self._joined}

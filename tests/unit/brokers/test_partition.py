@@ -39,7 +39,7 @@ from paramstream.events.kinds import (
     Segment,
     Table,
 )
-from paramstream.transport.messages import Ack
+from paramstream.transport.messages import Ack, Refused
 
 
 def session_of(core: Any, name: str = "trainer-0", incarnation: int = 1) -> Session:
@@ -401,3 +401,13 @@ def test_a_late_join_over_an_older_connection_does_not_win() -> None:
     session.join()
     with pytest.raises(OutcomeUnknown):
         session.core.join(session.name, session.incarnation, None, 1)
+
+
+def test_where_all_were_parted_a_session_joins_again_before_it_writes() -> None:
+    session = session_of(start())
+    session.write(*put())
+    session.core.part_all()
+    (answer,) = session.send(session.frame(*put()))
+    assert isinstance(answer, Answer) and isinstance(answer.message, Refused)
+    session.join()
+    assert session.write(*put()) == 2
