@@ -73,8 +73,13 @@ class Process:
 
 
 @contextmanager
-def broker(transport: str, log: str = "memory:", log_limit_bytes: int = 4 * 1024**3) -> Generator[str]:
-    """`paramstream broker` on a free address: its endpoint. `log` is "memory:" or "file:", which gets a new folder."""
+def broker(
+    transport: str, log: str = "memory:", log_limit_bytes: int = 4 * 1024**3, kafka_prefix: str = ""
+) -> Generator[str]:
+    """`paramstream broker` on a free address: its endpoint.
+
+    `log` is "memory:", "file:", which gets a new folder, or the URL of a Kafka, where the names of its topics begin with `kafka_prefix`.
+    """
     with ExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="paramstream-"))
         command = [
@@ -87,6 +92,9 @@ def broker(transport: str, log: str = "memory:", log_limit_bytes: int = 4 * 1024
             free_address(transport, folder),
         ]
         command += ["--log", f"file:{folder}/log" if log == "file:" else log, "--log-limit", str(log_limit_bytes)]
+        if kafka_prefix:
+            Path(folder, "kafka.toml").write_text(f'topic_prefix = "{kafka_prefix}"\n')
+            command += ["--kafka-config", f"{folder}/kafka.toml"]
         process = closing.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         closing.callback(process.terminate)
         assert process.stdout is not None
