@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from ..brokers.broker import Broker
-from ..eventlog.kafka.settings import PASSWORD_VARIABLE, KafkaLog
-from .options import add_json, size
+from .options import add_json, add_kafka_config, log_of, size
 from .output import print_json
 from .standing import StopSignal, favour_small_events
 
@@ -27,12 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help='"memory:", "file:DIR" or "kafka://HOST:PORT[,HOST:PORT]" (default memory:, or what --kafka-config names)',
     )
-    parser.add_argument(
-        "--kafka-config",
-        metavar="FILE",
-        type=Path,
-        help=f"a TOML file with settings of ps.KafkaLog; the password may stand in {PASSWORD_VARIABLE} instead",
-    )
+    add_kafka_config(parser)
     parser.add_argument(
         "--log-limit",
         metavar="SIZE",
@@ -58,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     favour_small_events()
     with Broker(
         bind=arguments.bind,
-        log=_log_of(arguments),
+        log=log_of(arguments) or "memory:",
         insecure=arguments.insecure,
         keeper=arguments.keeper,
         log_limit=arguments.log_limit,
@@ -69,11 +62,3 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"listening on {broker.endpoint}", flush=True)
         stop.wait()
     return 0
-
-
-def _log_of(arguments: argparse.Namespace) -> str | KafkaLog:
-    """Servers in the URL go before those in the file."""
-    url: str | None = arguments.log
-    if arguments.kafka_config is None:
-        return url or "memory:"
-    return KafkaLog.from_file(arguments.kafka_config, url=url or "")

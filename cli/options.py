@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime
+from pathlib import Path
 
 from ..consistency.vector import VersionVector
+from ..eventlog.kafka.settings import PASSWORD_VARIABLE, KafkaLog
 from ..events.limits import MAX_VERSION
 from ..tiers.sizes import parse_size
 
@@ -20,6 +22,22 @@ def add_topic(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object on one line") -> None:
     parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_kafka_config(parser: argparse.ArgumentParser) -> None:
+    """Beside a `--log`; see `log_of`."""
+    parser.add_argument(
+        "--kafka-config",
+        metavar="FILE",
+        type=Path,
+        help=f"a TOML file with settings of ps.KafkaLog; the password may stand in {PASSWORD_VARIABLE} instead",
+    )
+
+
+def log_of(arguments: argparse.Namespace) -> str | KafkaLog:
+    """What `--log` and `--kafka-config` name; empty where neither is given. Servers in the URL go before those in the file."""
+    url: str = arguments.log or ""
+    return url if arguments.kafka_config is None else KafkaLog.from_file(arguments.kafka_config, url=url)
 
 
 def add_timeout(parser: argparse.ArgumentParser, default_s: float = 30.0) -> None:

@@ -11,7 +11,7 @@ from ..consumers.restore import restore
 from ..tiers.sizes import size_text
 from ..tiers.store import TieredStore
 from .checkpoints import write_checkpoint
-from .options import add_json, add_topic, size, vector, version, zoned_time
+from .options import add_json, add_kafka_config, add_topic, log_of, size, vector, version, zoned_time
 from .output import Progress, print_json
 
 NAME: str = "restore"
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='"file:DIR" or "kafka://HOST:PORT", the log, whose broker may be running; or "snapshot:DIR", snapshots alone',
     )
     source.add_argument("--connect", metavar="ADDR", help="a broker, such as tcp://127.0.0.1:7777")
+    add_kafka_config(parser)
     add_topic(parser)
     moment = parser.add_mutually_exclusive_group()
     moment.add_argument("--at", metavar="VERSION", type=version, help="the version (default: the newest)")
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         TieredStore(dram=arguments.dram) as store,
         Progress(f"reading {arguments.topic}", 0) as reading,
         restore(
-            arguments.log or arguments.connect,
+            arguments.connect or log_of(arguments),
             arguments.topic,
             next((at for at in (arguments.at, arguments.vector, arguments.time) if at is not None), None),
             store,
