@@ -24,8 +24,9 @@ from ..tally import Tally
 from .asking import ask, refused
 from .core import OwnerCore, Reread, Send, Stood
 from .index import Entry, OffsetIndex
+from .lookup import Lookup
 from .recovery import Found, find
-from .scan import PAGE_BYTES, Place, Scan, base_at
+from .scan import Place, Scan, base_at
 from .thread import KafkaThread
 from .wire import OutOfRange, Refused, TooLarge, TopicUnknown, Trouble
 
@@ -61,6 +62,7 @@ class KafkaPartition:
         self._changed = Condition()
         self._core = OwnerCore(place.partition, Counting().point, 0)
         self._index = OffsetIndex()
+        self._lookup = Lookup(place, self._index, self._changed)
         self._start, self._start_nbytes = 0, 0
         self._base_nbytes = 0
         """`OwnerCore.nbytes` behind the last base that was appended."""
@@ -111,6 +113,7 @@ class KafkaPartition:
     def _take(self, found: Found) -> None:
         self._core = OwnerCore(self.partition, found.point, found.end, found.base_offset, found.nbytes)
         self._index = found.index
+        self._lookup = Lookup(self._place, found.index, self._changed)
         self._start, self._start_nbytes = found.start, found.start_nbytes
         last = found.index.last_base
         self._base_nbytes = found.start_nbytes
@@ -127,6 +130,17 @@ class KafkaPartition:
 
     async def _start_task(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"{self._place.topic}/{self._place.number}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What nobody foresaw stops the partition as well: it must not look as if Kafka were slow."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("%s: the task that writes it failed", task.get_name(), exc_info=error)
+            problem = f"writing the Kafka topic {self._place.topic} failed: {error!r}"
+            self._break(
+                CorruptLog(problem, partition=self._place.number, remedy="Report this, and start the broker again")
+            )
 
     def claim(self, frame: Buffer) -> Iterator[EventFrame]:
         """Raises `ConnectFailed` where Kafka does not answer in time; then the claim may stand, and count."""
@@ -300,11 +314,11 @@ class KafkaPartition:
         with self._changed:
             if after < self._start:
                 raise self._truncated(after)
-            entry, end, known = self._index.find(after), self._core.next_offset, self._core.known.reached
+            end, known = self._core.next_offset, self._core.known.reached
             pending = [] if after >= self._core.ahead.reached else self._core.pending()
         frames, nbytes, is_full = list[memoryview](), 0, False
         if after < known:
-            frames, is_full = self._ask(self._read(entry, end, after, max_bytes))
+            frames, is_full = self._ask(self._read(after, max_bytes, end))
             nbytes = sum(map(len, frames))
         at = after if not frames else read_prefix(frames[-1]).position
         for each in pending:
@@ -316,65 +330,19 @@ class KafkaPartition:
             at, nbytes = each.prefix.position, nbytes + len(each.frame)
         return Batch(frames, at)
 
-    async def _read(self, entry: Entry | None, end: int, after: int, max_bytes: int) -> tuple[list[memoryview], bool]:
-        """Frames that stand behind position `after`, and whether that is all that is wanted."""
+    async def _read(self, after: int, max_bytes: int, end: int) -> tuple[list[memoryview], bool]:
         try:
-            if entry is None:
-                entry = await self._entry_before(after)
-            scan, counting, nbytes_at = Scan(self._place, entry.offset, end), Counting(entry.point), entry.nbytes
-            frames, nbytes = list[memoryview](), 0
-            while not scan.is_done:
-                for whole in await scan.page(min(PAGE_BYTES, max_bytes + 1024 * 1024)):
-                    before = counting.point
-                    if not counting.takes(whole.prefix, whole.frame):
-                        continue
-                    with self._changed:
-                        self._index.note(Entry(whole.offset, before, nbytes_at, whole.prefix.kind is Kind.BASE))
-                    nbytes_at += len(whole.frame)
-                    if whole.prefix.position <= after or whole.prefix.kind in LOG_ONLY_KINDS:
-                        continue
-                    if frames and nbytes + len(whole.frame) > max_bytes:
-                        return frames, True
-                    frames.append(whole.frame)
-                    nbytes += len(whole.frame)
+            return await self._lookup.read(after, max_bytes, end)
         except OutOfRange as error:
+            start, end = await self._place.ends()
             with self._changed:
                 if after < self._start:
                     raise self._truncated(after) from error
-            start, end = await self._place.ends()
             raise LogTruncated(
                 f"the Kafka topic {self._place.topic} holds offsets {start} to {end}: somebody else removed what lay before",
                 partition=self._place.number,
                 position=after,
             ) from error
-        return frames, False
-
-    async def _entry_before(self, after: int) -> Entry:
-        """Goes back from base to base until one stands at or before `after`; each becomes an entry."""
-        while True:
-            with self._changed:
-                entry, first, end = self._index.find(after), self._index.first, self._core.next_offset
-            if entry is not None:
-                return entry
-            mark = None
-            if first is not None and first.is_base:
-                found = await base_at(self._place, first.offset, end)
-                mark = found[0].mark if found is not None else None
-            start, _ = await self._place.ends()
-            if mark is None or mark.base < start:
-                return await self._first_entry(start, end)
-            earlier = await base_at(self._place, mark.base, end)
-            if earlier is None:
-                return await self._first_entry(start, end)
-            whole, point = earlier
-            with self._changed:
-                self._index.note(Entry(whole.offset, point, whole.mark.nbytes if whole.mark else 0, is_base=True))
-
-    async def _first_entry(self, start: int, end: int) -> Entry:
-        found = await base_at(self._place, start, end)
-        if found is None:
-            return Entry(start, Counting().point, self._start_nbytes)
-        return Entry(start, found[1], self._start_nbytes, is_base=True)
 
     def _truncated(self, after: int) -> LogTruncated:
         return LogTruncated(
@@ -388,10 +356,10 @@ class KafkaPartition:
     def cut(self, before: int) -> int:
         with self._changed:
             self._check()
-            base, first = self._index.base_before(before), self._index.first
-        if base is None and first is not None and before > self._start:
+            base, end = self._index.base_before(before), self._core.next_offset
+        if base is None and before > self._start:
             # What lies before the base that recovery began at is found only now.
-            self._ask(self._entry_before(before - 1))
+            self._ask(self._lookup.entry_before(before - 1, end))
             with self._changed:
                 base = self._index.base_before(before)
         if base is not None and base.point.reached > self._start:

@@ -68,7 +68,13 @@ class Scan:
         found = list[Whole]()
         for record in page.records:
             if self.offset <= record.offset < self.end:
-                whole = self._assembler.take(record)
+                try:
+                    whole = self._assembler.take(record)
+                except CorruptLog:
+                    if not found:
+                        raise
+                    self.offset = record.offset  # What stands before it is given first; it is met again.
+                    return found
                 if whole is not None:
                     found.append(whole)
         # What came with it from behind the end is for whoever asks from there.

@@ -224,6 +224,8 @@ class Wire:
         while batches.has_next():
             batch = batches.next_batch()
             if not batch.validate_crc():
+                if found:
+                    break  # What stands before it is given first; it is met again.
                 raise CorruptLog(f"the batch at Kafka's offset {next_offset} fails its checksum", partition=partition)
             if not (batch.is_control_batch or getattr(batch, "is_transactional", False)):
                 found += [Record(each.offset, each.key, each.value or b"") for each in batch]
