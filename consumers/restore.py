@@ -35,6 +35,7 @@ from ..eventlog.reading import FolderReader
 from ..events.arrays import ArrayKind
 from ..events.limits import check_version
 from ..tiers.store import TieredStore
+from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
 from ..transport.link import Handler, Link
 from ..transport.messages import Hello
@@ -99,8 +100,7 @@ def restore(
         return _from_snapshot(snapshots_in(Path(source.removeprefix(_SNAPSHOT)).expanduser(), topic), at, wanted)
     folder = None if snapshots is None else Path(snapshots).expanduser()
     with closing(_open(source, topic, registry)) as opened:
-        if opened.record.persistence == "none":
-            raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=topic)
+        _check_lasts(opened.record)
         trimmed = [] if dense_only else [n for n in range(opened.record.partitions) if opened.start(n) > START]
         try:
             for cut in cuts_at(opened, at, dense_only):
@@ -120,6 +120,12 @@ def restore(
         topic=topic,
         version=at if isinstance(at, int) else None,
     )
+
+
+def _check_lasts(record: TopicRecord) -> None:
+    """Under "none" a log and snapshots end with the epoch."""
+    if record.persistence == "none":
+        raise NotDurable('nothing of a topic with persistence "none" can be restored', topic=record.name)
 
 
 def _open(where: str | KafkaLog, topic: str, registry: Registry) -> Source:
@@ -152,6 +158,7 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
         )
     passed, damaged = list[int](), list[CorruptLog]()
     for snapshot in snapshots:
+        _check_lasts(snapshot.record)
         if at is not None and snapshot.version != check_version(at):
             passed += [] if snapshot.version is None else [snapshot.version]
             continue

@@ -41,7 +41,7 @@ def put(pub: ps.Publisher, nbytes: int, keys: int = 200) -> None:
         receipts = [pub.put(f"k{(done + number) % keys}", VALUE) for number in range(50)]
         try:
             for receipt in receipts:
-                receipt.durable.result(WAIT_S)
+                receipt.accepted.result(WAIT_S)
             done += len(receipts)
         except ps.StorageFull:
             assert time.monotonic() < deadline
@@ -55,7 +55,7 @@ def test_state_much_larger_than_the_log_goes_on_and_a_late_replica_has_all_of_it
     pub = client.publisher("kv", producer="p")
     pub.put("first", b"1")
     with client.replica("kv") as reference:
-        put(pub, 2 * LIMIT)
+        put(pub, LIMIT)
         last = pub.put("last", b"2")
         last.durable.result(WAIT_S)
         reference.wait(last, WAIT_S)
@@ -77,8 +77,17 @@ def test_what_a_late_replica_is_given_of_a_damaged_snapshot_is_the_one_before(
     client.create_topic("kv")
     pub = client.publisher("kv", producer="p")
     put(pub, LIMIT)
-    until(lambda: len(list((tmp_path / "keeper").glob("kv-*/snapshot-*/manifest.json"))) == 2)
+    deadline = time.monotonic() + WAIT_S
+    while len(list((tmp_path / "keeper").glob("kv-*/snapshot-*/manifest.json"))) < 2:
+        put(pub, LIMIT // 8)
+        assert time.monotonic() < deadline
+    put(pub, LIMIT)
+    keeper = broker._keeper  # pyright: ignore[reportPrivateUsage]
+    # It makes no newer one meanwhile.
+    assert keeper is not None and keeper.close(WAIT_S)
     reference = client.replica("kv")
+    with pytest.raises(ps.LogTruncated):
+        client.replica("kv", start="earliest")
     (folder,) = (tmp_path / "keeper").glob("kv-*")
     newest = folder / (folder / "latest").read_text().strip() / "state-0-0000.safetensors"
     data = newest.read_bytes()
@@ -166,3 +175,21 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_topic_that_does_not_last_leaves_memory_behind_snapshots_of_its_epoch(
+    broker: ps.Broker, client: ps.Client, tmp_path: Path
+) -> None:
+    client.create_topic("kv", persistence="none")
+    pub = client.publisher("kv", producer="p")
+    pub.put("first", b"1").accepted.result(WAIT_S)
+    put(pub, LIMIT)
+    with client.replica("kv") as late:
+        assert late.get("first") == b"1"
+        late.snapshot(tmp_path / "own")
+        with client.replica("kv", start=f"snapshot:{tmp_path}/own") as again:
+            assert again.digest() == late.digest()
+    with pytest.raises(ps.NotDurable):
+        client.replica("kv", start="resume", name="r", snapshot_dir=tmp_path / "own")
+    with pytest.raises(ps.NotDurable):
+        ps.restore(f"snapshot:{tmp_path}/own", "kv")
