@@ -45,8 +45,8 @@ def cuts_at(source: Source, at: Moment, dense_only: bool) -> Iterator[Cut]:
         yield Cut(_starts(source, version), until, version, grows=True)
         return
     until = _bounds(source, at, dense_only)
-    for version in versions_within(source, until, range(0 if dense_only else record.partitions)):
-        yield Cut(_starts(source, version), until, version)
+    for each in versions_within(source, until, range(0 if dense_only else record.partitions)):
+        yield Cut(_starts(source, each), until, each)
 
 
 def newest_within(source: Source, until: Mapping[int, int], numbers: Collection[int]) -> VersionRecord | None:
