@@ -26,6 +26,7 @@ import xxhash
 from ..consistency.gate import Ordering
 from ..consistency.vector import VersionVector
 from ..errors import (
+    EventLost,
     InvalidEvent,
     ParamstreamError,
     UnknownTopic,
@@ -302,7 +303,8 @@ class Replica:
         """Blocks until all of a vector, or of what a receipt's events depend on and the events themselves, is applied.
 
         Partitions that are not followed are ignored. Raises `EventLost` for a position above its epoch's end (of a receipt:
-        one of its own events; what else was lost before them is not waited for), `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
+        one of its own events, unless they go again: then those are waited for; what else was lost before them is not),
+        `ParamstreamTimeout` after `timeout` s, or the error that stopped a partition waited for.
         """
         deadline = time.monotonic() + timeout
         if isinstance(target, VersionVector):
@@ -313,6 +315,16 @@ class Replica:
         else:
             vector, written = target.accepted.result(timeout), target.positions
             self._directory.to_ids(written)
+        try:
+            self._wait(vector, written, deadline)
+        except EventLost:
+            if isinstance(target, VersionVector) or not target.goes_again:
+                raise
+            # The replica may hear of the loss before the producer does.
+            vector = target.durable.result(time_left(deadline))
+            self._wait(vector, target.positions, deadline)
+
+    def _wait(self, vector: VersionVector[str], written: VersionVector[str], deadline: float) -> None:
         named = {(name, number) for name, number in vector}
         self._waits.until(
             self._waits.seen(vector, written),
