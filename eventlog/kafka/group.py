@@ -151,7 +151,8 @@ class SlotGroup:
             enable_auto_commit=False,
             # The topic is empty for ever: "none" would be an error at each poll.
             auto_offset_reset="latest",
-            fetch_max_wait_ms=5000,
+            # Well below the request's timeout: a fetch that is over it closes the connection, and the member is lost for seconds.
+            fetch_max_wait_ms=round(min(5.0, self._settings.request_timeout_s / 2) * 1000),
         )
         try:
             await consumer.start()
