@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Self
 
 import numpy as np
 import pytest
 
 import paramstream as ps
+from fakes.flood import Flood
 from fakes.raw_client import RawClient
 from fakes.shared_log import SharedStore
 from paramstream.brokers.owned import META, Owned
@@ -34,8 +34,6 @@ from paramstream.transport.slots import SLOTS, slot_of
 from reference.waiting import eventually
 
 WAIT_S = 15.0
-BEHIND = 50
-"""So many puts may be without their answer."""
 
 
 class Brokers:
@@ -91,40 +89,6 @@ class Brokers:
             self.store.thaw(name)
         for name in list(self.open):
             self.stop(name)
-
-
-class Flood:
-    """Publishes in a thread for each publisher, until it is left."""
-
-    def __init__(self, publishers: list[ps.Publisher]) -> None:
-        self.receipts: list[ps.Receipt] = []
-        self._done = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(publisher,), name="paramstream-test-flood")
-            for publisher in publishers
-        ]
-
-    def _run(self, publisher: ps.Publisher) -> None:
-        while not self._done.is_set():
-            number = len(self.receipts)
-            if number >= BEHIND:
-                self.receipts[-BEHIND].accepted.result(WAIT_S)
-            self.receipts.append(publisher.put(f"key-{number % 97}", str(number).encode(), timeout=WAIT_S))
-
-    def go_on(self, events: int) -> None:
-        """Wait until so many more were put."""
-        at = len(self.receipts) + events
-        eventually(lambda: len(self.receipts) >= at, WAIT_S)
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join(WAIT_S)
 
 
 def shared_as(slots: Sequence[set[int]], members: Sequence[Member]) -> dict[Member, list[int]]:
