@@ -20,6 +20,7 @@ from paramstream.consumers.replica import Replica
 from paramstream.consumers.snapshots import taking, weights_file
 from paramstream.consumers.snapshots.entry_pages import encode_page
 from paramstream.consumers.snapshots.reading import Snapshot, open_snapshot
+from paramstream.consumers.snapshots.seeding import Seed
 from paramstream.consumers.snapshots.taking import SnapshotInfo
 from paramstream.consumers.versions import Sealed
 from paramstream.errors import (
@@ -31,6 +32,7 @@ from paramstream.errors import (
     ParamstreamTimeout,
     UnknownTopic,
 )
+from paramstream.events.codec import position_of
 from paramstream.tiers.entries import Entry
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -124,6 +126,23 @@ def test_what_is_read_again_begins_behind_the_floor(world: World) -> None:
     assert world.restarted().get("a") == b"1"
 
 
+def test_what_the_state_rests_on_is_kept_though_it_is_never_read_again(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=2)
+    state = world.broker.state
+    elsewhere = world.broker.writers[77, 1].put(b"b", b"1")
+    state.put(b"a", b"1", observed={(77, 1): position_of(elsewhere)})
+    try:
+        replica = world.replica(partitions=[0])
+        world.settle()
+        world.snapshot(replica)
+        vector = replica.vector
+        assert vector["model", 1] == position_of(elsewhere)
+        assert world.restarted(partitions=[0]).vector == vector
+    finally:
+        for each in world.replicas:
+            each.close()
+
+
 def test_what_moves_while_it_is_copied_is_whole_from_the_ceiling_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +166,11 @@ def test_what_moves_while_it_is_copied_is_whole_from_the_ceiling_on(
     monkeypatch.setattr(taking, "encode_page", encode_while_it_moves)
     info = world.snapshot(replica)
     assert info.floor["model", 0] < info.ceiling["model", 0]
+    seed = Seed.of_snapshot(open_snapshot(world.root, "model"), [0])
+    assert (seed.starts[state.partition], seed.targets[state.partition]) == (
+        info.floor["model", 0],
+        info.ceiling["model", 0],
+    )
     expected = replica.digest()
     assert world.restarted().digest() == expected
 
