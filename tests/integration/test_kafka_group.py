@@ -1,7 +1,9 @@
 """Brokers as members of a real Kafka group: who has which slots, and who hears of it."""
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -129,3 +131,15 @@ def test_a_broker_that_slept_past_its_session_keeps_nothing_of_its_slots(
         awake.set()
     eventually(lambda: has(a, "b1") and b.map == a.map and b.slots, 15.0)
     assert not b.maps[heard].slots_of("b1"), "others had its slots while it slept"
+
+
+def test_work_that_takes_longer_than_the_session_costs_no_slots_I06(kafka: ps.KafkaLog, brokers: list[Broker]) -> None:
+    quick = replace(kafka, session_timeout_s=1.0)
+    brokers += [Broker(quick, "a", "a1"), Broker(quick, "b", "b1")]
+    a, b = brokers
+    eventually(lambda: has(a, "b1") and has(b, "a1") and a.map == b.map)
+    heard = len(a.maps), len(b.maps)
+    busy_until = time.monotonic() + 2.5
+    while time.monotonic() < busy_until:
+        sum(range(10_000))
+    assert (len(a.maps), len(b.maps)) == heard, "nobody was put out of the group"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,26 @@ def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(ow
         assert take_over(again.open(PARTITION), next_owner) == owner.events[1:]
     finally:
         again.close()
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_where_each_of_three_nodes_is_killed_in_turn(tmp_path: Path) -> None:
+    with cluster.start(3, data=tmp_path) as kafka:
+        settings = ps.KafkaLog(kafka.bootstrap, replication_factor=3, request_timeout_s=2.0)
+        log = KafkaEventLog(settings)
+        try:
+            owner = Owner()
+            partition = opened(log, owner)
+            for node in kafka.nodes:
+                node.kill()
+                for _ in range(300):
+                    partition.append(owner.put(bytes(2000)))
+                    partition.sync()
+                sync_all(partition, owner)
+                node.start()
+                node.wait_ready(time.monotonic() + 60)
+            assert read_all(partition) == owner.events
+        finally:
+            log.close()
+        with KafkaReader(settings) as reader:
+            assert as_pairs(reader.read(PARTITION).records) == owner.events
