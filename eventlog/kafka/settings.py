@@ -14,7 +14,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import msgspec
 
 from ...errors import InvalidEvent
 
@@ -34,7 +36,7 @@ class KafkaLog:
     """Settings of an event log in Kafka. Making one connects to nothing; raises `InvalidEvent` that names a wrong one."""
 
     bootstrap_servers: Sequence[str]
-    """"HOST:PORT" of some of Kafka's nodes; the others are learned from them."""
+    """"HOST:PORT" of some of Kafka's nodes, the others are learned from them; or one text, with commas between."""
     topic_prefix: str = "paramstream."
     """Begins the name of every Kafka topic of this log: two logs in one Kafka differ in it."""
     replication_factor: int = 1
@@ -58,7 +60,8 @@ class KafkaLog:
     """A broker that Kafka has not heard from for so long loses its slots to the others."""
 
     def __post_init__(self) -> None:
-        servers = [self.bootstrap_servers] if isinstance(self.bootstrap_servers, str) else self.bootstrap_servers
+        given = self.bootstrap_servers
+        servers = given.split(",") if isinstance(given, str) else given
         object.__setattr__(self, "bootstrap_servers", tuple(servers))
         if not servers:
             raise _wrong("bootstrap_servers", "at least one HOST:PORT is needed")
@@ -131,6 +134,19 @@ class KafkaLog:
         if scheme != SCHEME or not separator:
             raise InvalidEvent(f"not the URL of a Kafka: {url!r}", item=url, remedy='Give "kafka://HOST:PORT"')
         return cls(place.rstrip("/").split(","))
+
+    def encode(self) -> bytes:
+        """All of them, secrets too, for another process; `decode` gives them back. Raises `InvalidEvent` where TLS is set by a
+        context, which cannot leave its process.
+        """
+        if self.ssl_context is not None:
+            raise _wrong("ssl_context", "another process needs these settings: give the TLS files instead")
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ssl_context"}
+        return msgspec.json.encode(values)
+
+    @classmethod
+    def decode(cls, data: bytes) -> KafkaLog:
+        return cls(**msgspec.json.decode(data, type=dict[str, Any]))
 
     @classmethod
     def from_file(cls, path: Path, environment: Mapping[str, str] = os.environ, *, url: str = "") -> KafkaLog:

@@ -1,6 +1,7 @@
 """What a user says of their Kafka: checked at once, secrets unseen."""
 
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ def test_a_url_stands_for_the_defaults() -> None:
     assert ps.KafkaLog.from_url("kafka://[::1]:9092").servers == "[::1]:9092"
 
 
-def test_one_server_may_be_given_as_a_text() -> None:
+def test_servers_may_be_given_as_one_text() -> None:
     assert ps.KafkaLog("one:9092").bootstrap_servers == ("one:9092",)
+    assert ps.KafkaLog("one:9092,two:9093") == ps.KafkaLog(["one:9092", "two:9093"])
 
 
 @pytest.mark.parametrize(
@@ -143,3 +145,10 @@ def test_a_setting_that_loses_or_refuses_events_is_refused_with_its_remedy(setti
     name = setting.replace("_", ".")
     assert caught.value.item == name
     assert f"{name}={value}" in caught.value.problem and f"{name}=" in caught.value.remedy
+
+
+def test_without_aiokafka_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    with pytest.raises(ps.InvalidEvent, match="aiokafka") as caught:
+        ps.Broker(log="kafka://127.0.0.1:1")
+    assert "paramstream[kafka]" in caught.value.remedy
