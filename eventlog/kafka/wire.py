@@ -165,9 +165,9 @@ class Wire:
                 assert added is not None, "a batch is cut to its limit before"
             batch.close()
             try:
-                sent = await producer.send_batch(batch, topic, partition=partition)
                 # Beyond what the producer itself allows: a request and its repeats never take longer.
-                ack = await asyncio.wait_for(sent, 3 * self._settings.request_timeout_s + 5)
+                async with asyncio.timeout(3 * self._settings.request_timeout_s + 5):
+                    ack = await (await producer.send_batch(batch, topic, partition=partition))
             except self._errors.KafkaError as error:
                 if not isinstance(error, self._errors.BrokerResponseError) and not error.retriable:
                     await self._replace_producer(producer, error)
