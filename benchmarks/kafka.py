@@ -13,7 +13,7 @@ from .processes import DEADLINE_S, broker, medians, percentile
 
 SMALL_NBYTES = 1024
 LARGE_NBYTES = 512 * 1024
-BATCH = 512
+BATCH = 128
 """Entries of one `put_many`."""
 
 GAP_S = 0.005
