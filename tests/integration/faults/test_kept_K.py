@@ -93,7 +93,7 @@ class Creating:
             return
         value = name.encode()
         with client.publisher(name, producer=f"filler-{self.made}", timeout=WAIT_S) as publisher:
-            publisher.put("key", value).durable.result(WAIT_S)
+            self._fill(publisher, value)
         self.kept[name] = made.id, made.partitions, value
         self.doubtful.discard(name)
         if self.made % 4 == 0:
@@ -105,6 +105,16 @@ class Creating:
                 return
             self.doubtful.discard(name)
             self.gone.add(name)
+
+    def _fill(self, publisher: ps.Publisher, value: bytes) -> None:
+        """A power failure may take what was accepted; then it is put again."""
+        lost = True
+        while lost:
+            try:
+                publisher.put("key", value).durable.result(WAIT_S)
+                lost = False
+            except ps.EventLost:
+                pass
 
 
 def run_topics(folder: Path, seed: int, kills: int) -> None:
