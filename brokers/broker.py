@@ -111,9 +111,9 @@ class Broker:
             self._reader = MetaReader(shared, self._posting.post) if shared is not None else None
             self._fetches = FetchServer(_fetch_bind(self.endpoint), insecure=insecure, partitions=self._partitions)
             undo.callback(self._fetches.close, 0.0)
-            self._keeper = None if keeper is None else self._make_keeper(Path(keeper))
             advertised = _advertised(self.endpoint, advertise, self._log.shared)
             welcome = Welcome(uuid4().hex, _announced(self._fetches.address), WINDOW_BYTES, HEARTBEAT_S)
+            self._keeper = None if keeper is None else self._make_keeper(Path(keeper), welcome.broker)
             self._loop = Loop(
                 self._socket, self._partitions, self._posting, self._worker, self._reader, welcome, self._closing
             )
@@ -204,8 +204,10 @@ class Broker:
     ) -> None:
         self.close()
 
-    def _make_keeper(self, folder: Path) -> Keeper:
-        keeper, partitions = Keeper(folder, self.endpoint), self._partitions
+    def _make_keeper(self, folder: Path, broker: str) -> Keeper:
+        partitions = self._partitions
+        changelogs = b"" if partitions.shared_log is None else partitions.shared_log.changelogs()
+        keeper = Keeper(folder, self.endpoint, broker, changelogs)
         partitions.keeper = keeper.identity
         self._fetches.keeper_files = KeeperFiles(
             folder, lambda topic: partitions.meta.snapshots(topic, keeper.identity)

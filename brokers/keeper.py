@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,9 +32,11 @@ STEADY_S = 60.0
 class Keeper:
     """The process and the thread that watches it."""
 
-    def __init__(self, folder: Path, endpoint: str) -> None:
-        """Starts nothing yet. Raises `BindFailed` where the folder cannot be used."""
+    def __init__(self, folder: Path, endpoint: str, broker: str, changelogs: bytes = b"") -> None:
+        """Starts nothing yet. `changelogs` opens those of the log, where it has any. Raises `BindFailed` where the folder cannot be used."""
         self.folder = folder
+        self._broker = broker
+        self._changelogs = changelogs
         self.identity = identity_of(folder)
         self._endpoint = _reachable(endpoint)
         self._closing = threading.Event()
@@ -88,15 +91,20 @@ class Keeper:
         """One life of the process; returns how it ended."""
         command = [sys.executable, "-P", "-m", MODULE, "--connect", self._endpoint, "--dir", str(self.folder)]
         command += ["--identity", self.identity, "--parent", str(os.getpid())]
+        if self._changelogs:
+            command += ["--broker", self._broker, "--changelogs"]
         with self._lock:
             if self._closing.is_set():
                 return "the broker closes"
             try:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             except OSError as error:
                 return f"it cannot be started: {error}"
             self._process = process
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
+        # Secrets stand in it, which an argument would show to everybody.
+        with suppress(BrokenPipeError), process.stdin as settings:
+            settings.write(self._changelogs.decode())
         with process.stdout as lines:
             for line in lines:
                 self._heard(line)

@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from ..consumers.keeping import Keeping
 from ..errors import ParamstreamError
+from ..eventlog.open import open_changelogs
 from .output import print_json
 from .standing import StopSignal, keep_freed_memory
 
@@ -35,13 +37,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--identity", required=True)
     parser.add_argument("--parent", type=int, required=True, help="process id of the broker")
+    parser.add_argument("--broker", default="", help="id of the broker, which says what it owns")
+    parser.add_argument("--changelogs", action="store_true", help="what opens them comes on the standard input")
     arguments = parser.parse_args(argv)
+    settings = sys.stdin.buffer.read() if arguments.changelogs else b""
     stop = StopSignal()
     keep_freed_memory()
     threading.Thread(target=_die_with, args=(arguments.parent,), name="paramstream-parent", daemon=True).start()
     try:
-        with Keeping(arguments.connect, arguments.dir, arguments.identity) as keeping:
-            _work(keeping, stop)
+        with ExitStack() as opened:
+            changelogs = open_changelogs(settings) if settings else None
+            if changelogs is not None:
+                opened.callback(changelogs.close)
+            keeping = Keeping(
+                arguments.connect, arguments.dir, arguments.identity, changelogs=changelogs, broker=arguments.broker
+            )
+            _work(opened.enter_context(keeping), stop)
     except ParamstreamError as error:
         print_json({"error": f"{error.code}: {error}"})
         return 1

@@ -1,5 +1,8 @@
 """The keeper's work: a replica of every topic, and a snapshot of each by what was appended and by time.
 
+Where the log has changelogs, the replica's state goes there too, of the partitions that the keeper's broker owns; a snapshot is
+announced, and lets the log be trimmed, only once they have come as far.
+
 with Keeping("tcp://127.0.0.1:7777", Path(DIR), identity) as keeping:
     while ...:
         keeping.step(time.monotonic())
@@ -7,6 +10,7 @@ with Keeping("tcp://127.0.0.1:7777", Path(DIR), identity) as keeping:
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,12 +20,15 @@ from types import TracebackType
 from typing import Self
 
 from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, EventLost, LogTruncated, ParamstreamError
+from ..errors import CorruptLog, EventLost, Fenced, LogTruncated, ParamstreamError
+from ..eventlog.changelog import Changelogs
 from ..tiers.store import TieredStore
 from ..transport.calls import BrokerRecord, DescribeBroker, PartitionLoad, TopicRecord
 from ..transport.directory import Directory
 from ..transport.link import Handler, Link
 from ..transport.messages import FORMAT, AnyMessage, Fetched, Heartbeat, Hello, Welcome
+from ..transport.slots import slot_of
+from .changelog.writing import WriteBack
 from .replica import Replica
 from .snapshots.announcing import announce
 from .snapshots.folder import topic_folder
@@ -55,8 +62,11 @@ class _Topic:
         self.record = record
         self.replica: Replica | None = None
         self.store: TieredStore | None = None
+        self.writing: WriteBack | None = None
         self.kept: tuple[int, int] | None = None
         """(bytes of state appended, position of the newest version) at the last snapshot; None before the first."""
+        self.held_by: tuple[int, int] | None = None
+        """The same of the oldest snapshot that is still there: the log holds all behind that one."""
         self.kept_at = 0.0
         self.error = ""
         self.retry_at = 0.0
@@ -70,12 +80,18 @@ class _Topic:
         self.error, self.retry_at, self._pause_s = "", 0.0, RETRY_S[0]
 
     def close(self) -> None:
+        self.end_writing()
         replica, self.replica = self.replica, None
         store, self.store = self.store, None
         if replica is not None:
             replica.close()
         if store is not None:
             store.close()
+
+    def end_writing(self) -> None:
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.close(ANSWER_S)
 
 
 class Keeping:
@@ -89,16 +105,20 @@ class Keeping:
         *,
         interval_s: float = INTERVAL_S,
         most_bytes: int = MOST_BYTES,
+        changelogs: Changelogs | None = None,
+        broker: str = "",
         timeout: float = ANSWER_S,
     ) -> None:
-        """Raises `ConnectFailed`."""
+        """`changelogs`: where the state goes of the partitions that `broker` (as in its `Welcome`) owns. Raises `ConnectFailed`."""
         self._endpoint = endpoint
         self._folder = folder
         self._identity = identity
         self._interval_s = interval_s
         self._most_bytes = most_bytes
+        self._changelogs = changelogs
         self._topics: dict[int, _Topic] = {}
-        self._link = Link([endpoint], _Quiet(), lambda: Hello(FORMAT), "keeper")
+        self._owner = _Owner(broker)
+        self._link = Link([endpoint], self._owner, lambda: Hello(FORMAT), "keeper")
         self._directory = Directory(self._link.request)
         self._error = ""
         self._link.start(timeout)
@@ -106,7 +126,12 @@ class Keeping:
     @property
     def error(self) -> str:
         """What keeps it from its work now; empty where nothing does."""
-        return self._error or next((topic.error for topic in self._topics.values() if topic.error), "")
+        writing = (topic.writing for topic in self._topics.values())
+        failed = (
+            f"{error.code}: {error}" for each in writing if each is not None and (error := each.error) is not None
+        )
+        errors = (topic.error for topic in self._topics.values() if topic.error)
+        return self._error or next(errors, "") or next(failed, "")
 
     def step(self, now: float) -> None:
         """Do what is due. Raises nothing that may pass: that shows in `error`, and is tried again later."""
@@ -119,9 +144,10 @@ class Keeping:
         self._error = ""
         loads = {(load.topic, load.partition): load for load in broker.partitions}
         share = min(self._most_bytes, broker.log_limit // (LOG_SHARE * max(1, len(self._topics))))
+        is_pressed = broker.log_bytes > broker.log_limit // 2
         for topic in self._topics.values():
             if now >= topic.retry_at:
-                self._keep(topic, loads, share, now)
+                self._keep(topic, loads, share, is_pressed, now)
 
     def close(self) -> None:
         for topic in self._topics.values():
@@ -148,21 +174,42 @@ class Keeping:
         for topic_id in records.keys() - self._topics.keys():
             self._topics[topic_id] = _Topic(records[topic_id])
 
-    def _keep(self, topic: _Topic, loads: Mapping[PartitionId, PartitionLoad], share: int, now: float) -> None:
+    def _keep(
+        self, topic: _Topic, loads: Mapping[PartitionId, PartitionLoad], share: int, is_pressed: bool, now: float
+    ) -> None:
         try:
             replica = self._replica(topic)
+            self._write_back(topic, replica)
             reached = _reached(topic, replica, loads)
-            if not self._is_due(topic, reached, loads, share, now):
+            if not self._is_due(topic, reached, loads, share, is_pressed, now):
                 return
-            replica.snapshot(self._folder, SNAPSHOT_S)
+            (made,) = replica.snapshot(self._folder, SNAPSHOT_S)
+            if topic.writing is not None:
+                floors = {(topic.record.id, number): floor for (_, number), floor in made.floor.items()}
+                topic.writing.wait(floors, SNAPSHOT_S)
             announce(self._directory, self._identity, self._folder, topic.record, ANSWER_S)
         except (ParamstreamError, OSError) as error:
             topic.failed(error, now)
+            if isinstance(error, Fenced):
+                # Its partitions went to another broker, whose keeper writes them now; or come back, and are taken up again.
+                topic.end_writing()
             if topic.replica is not None and topic.replica.status().stopped:
                 topic.close()
         else:
-            topic.kept, topic.kept_at = reached, now
+            topic.held_by, topic.kept, topic.kept_at = topic.kept, reached, now
             topic.succeeded()
+
+    def _write_back(self, topic: _Topic, replica: Replica) -> None:
+        """Write back what the keeper's broker owns by now. Raises `Fenced` where somebody else writes it."""
+        if self._changelogs is None or topic.record.persistence == "none":
+            return
+        owned = [partition for partition in _state(topic.record) if self._owner.owns(partition)]
+        if topic.writing is not None and topic.writing.partitions != owned:
+            topic.end_writing()
+        if topic.writing is None and owned:
+            topic.writing = replica.write_back(self._changelogs, partitions=[number for _, number in owned])
+        if topic.writing is not None and isinstance(topic.writing.error, Fenced):
+            raise topic.writing.error
 
     def _is_due(
         self,
@@ -170,6 +217,7 @@ class Keeping:
         reached: tuple[int, int],
         loads: Mapping[PartitionId, PartitionLoad],
         share: int,
+        is_pressed: bool,
         now: float,
     ) -> bool:
         if topic.kept is None:
@@ -179,6 +227,9 @@ class Keeping:
                 topic.kept_at = now
             return held >= share or now - topic.kept_at >= self._interval_s
         if reached[0] - topic.kept[0] >= share:
+            return True
+        if is_pressed and topic.held_by != reached:
+            # Publishers may stand still for want of room that only another snapshot makes: the older one goes by it.
             return True
         return now - topic.kept_at >= self._interval_s and reached != topic.kept
 
@@ -210,6 +261,7 @@ class Keeping:
             name=f"{KEEPER_PREFIX}{self._identity[:12]}-{record.id:016x}",
             store=store,
             start=start,
+            visibility="accepted" if self._changelogs is None or record.persistence == "none" else "durable",
             keep_versions=1,
             arrays="numpy",
             snapshot_dir=self._folder,
@@ -230,11 +282,20 @@ def _reached(topic: _Topic, replica: Replica, loads: Mapping[PartitionId, Partit
     return appended, 0 if served is None else served.position
 
 
-class _Quiet:
-    """The handler of a link that only asks."""
+class _Owner:
+    """The handler of a link that only asks, and learns what the keeper's own broker owns."""
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self._slots: frozenset[int] | None = None
+        """None: all of them."""
+
+    def owns(self, partition: PartitionId) -> bool:
+        return self._slots is None or slot_of(partition) in self._slots
 
     def connected(self, welcome: Welcome) -> None:
-        """Nothing is followed."""
+        own = (owner.slots for owner in welcome.owners if owner.broker == self._broker)
+        self._slots = frozenset(itertools.chain.from_iterable(own)) if welcome.owners else None
 
     def lost(self, error: ParamstreamError) -> None:
         """The next call says so."""

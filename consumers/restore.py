@@ -28,6 +28,7 @@ from ..errors import (
     ParamstreamTimeout,
     VersionNotHeld,
 )
+from ..eventlog.kafka.changelog import KafkaChangelogs
 from ..eventlog.kafka.reading import KafkaReader
 from ..eventlog.kafka.settings import KafkaLog
 from ..eventlog.open import folder_of
@@ -39,6 +40,7 @@ from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
 from ..transport.link import Handler, Link
 from ..transport.messages import Hello
+from .changelog.seeding import seed_of
 from .playback import Cut, Playback
 from .replica import Replica
 from .snapshots.choosing import check_alone, is_whole, seeds_below, snapshots_in
@@ -136,10 +138,11 @@ def _open(where: str | KafkaLog, topic: str, registry: Registry) -> Source:
             return Link(endpoints, handler, hello, name)
 
         return BrokerSource(make_link, topic, lambda: ANSWER_S)
+    if isinstance(where, str) and where.startswith("kafka://"):
+        where = KafkaLog.from_url(where)
     if isinstance(where, KafkaLog):
-        return LogSource(KafkaReader(where), topic, registry)
-    if where.startswith("kafka://"):
-        return LogSource(KafkaReader(KafkaLog.from_url(where)), topic, registry)
+        settings = where
+        return LogSource(KafkaReader(settings), topic, registry, lambda: KafkaChangelogs(settings))
     if where.startswith("file:"):
         return LogSource(FolderReader(folder_of(where)), topic, registry)
     raise InvalidEvent(
@@ -214,7 +217,7 @@ def _from_tail(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | 
 
 
 def _seeds(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None) -> Generator[Seed]:
-    """Of the folder; else, of a broker, from its keeper."""
+    """Of the folder; else of a broker from its keeper, of a log from its changelogs, where it has any."""
     until = cut.until
     if folder is not None:
         snapshots = snapshots_in(folder, source.record.name, source.record.id)
@@ -229,6 +232,13 @@ def _seeds(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None
                 whole.state += copy.state
                 whole.context = whole.context.merge(copy.context)
             yield whole
+    elif isinstance(source, LogSource) and source.changelogs is not None:
+        with closing(source.changelogs()) as changelogs:
+            seed = seed_of(changelogs, source.record, trimmed)
+        if len(seed.state) == len(trimmed) and all(
+            state.ceiling <= until.get(state.partition[1], START) for state in seed.state
+        ):
+            yield seed
 
 
 def _played(source: Source, cut: Cut, seed: Seed | None, wanted: Wanted) -> Replica | None:

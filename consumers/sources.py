@@ -8,6 +8,7 @@ from typing import Protocol
 from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import LogTruncated, UnknownTopic
+from ..eventlog.changelog import Changelogs
 from ..eventlog.reading import LogReader
 from ..events.codec import EventFrame, position_of
 from ..events.kinds import Kind
@@ -80,8 +81,13 @@ class NoLog:
 class LogSource:
     """A log that is read without being its owner. What becomes durable after a partition was first read may not be seen."""
 
-    def __init__(self, reader: LogReader, topic: str, registry: Registry) -> None:
-        """Closes `reader` with itself. Raises `UnknownTopic`, `CorruptLog`, `LogTruncated`."""
+    def __init__(
+        self, reader: LogReader, topic: str, registry: Registry, changelogs: Callable[[], Changelogs] | None = None
+    ) -> None:
+        """Closes `reader` with itself. `changelogs` opens those of the log, where it has any. Raises `UnknownTopic`, `CorruptLog`,
+        `LogTruncated`.
+        """
+        self.changelogs = changelogs
         self._reader = reader
         self._registry = registry
         self._starts: dict[PartitionId, int] = {}

@@ -230,6 +230,13 @@ class SharedLog(EventLog, Protocol):
 
     def follow(self, partition: PartitionId) -> Tail: ...
 
+    def changelogs(self) -> bytes:
+        """What opens the log's changelogs in another process (`open.open_changelogs`); secrets stand in it. Empty: it has none.
+
+        Raises `InvalidEvent` where a setting cannot leave this process.
+        """
+        ...
+
     def release(self, partition: PartitionId) -> None:
         """This broker owns it no longer: nothing more is appended. Nothing where it is not open."""
         ...

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ..errors import InvalidEvent
 from ..tiers.sizes import parse_size
+from .changelog import Changelogs
+from .kafka.changelog import KafkaChangelogs
 from .kafka.log import DEFAULT_LIMIT as KAFKA_LIMIT
 from .kafka.log import KafkaEventLog
 from .kafka.settings import KafkaLog
@@ -39,6 +41,14 @@ def open_log(where: str | KafkaLog, limit: int | str | None = None) -> EventLog:
     if kind == "kafka" and place.startswith("//"):
         return open_log(KafkaLog.from_url(url), limit)
     raise InvalidEvent(f"not the URL of a log: {url!r}", item=url, remedy=_FORMS)
+
+
+def open_changelogs(settings: bytes) -> Changelogs:
+    """The changelogs of a log that another process has open, as `SharedLog.changelogs` told of it.
+
+    Raises `ConnectFailed` where no Kafka answers.
+    """
+    return KafkaChangelogs(KafkaLog.decode(settings))
 
 
 def _limit_of(limit: int | str) -> int:

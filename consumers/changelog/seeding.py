@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...consistency.vector import EMPTY
 from ...errors import CorruptLog
 from ...eventlog.changelog import Changelogs
@@ -11,7 +13,7 @@ from ..snapshots.seeding import Seed, StateSeed
 from .records import Marker, read_record
 
 
-def seed_of(changelogs: Changelogs, record: TopicRecord, numbers: list[int]) -> Seed:
+def seed_of(changelogs: Changelogs, record: TopicRecord, numbers: Sequence[int]) -> Seed:
     """The state partitions `numbers`, as far as they have a changelog with a marker; the others begin where their log begins.
 
     Each changelog is read from its beginning to its end, since compaction leaves no shorter way. Raises `CorruptLog` naming

@@ -96,6 +96,10 @@ class WriteBack:
         self.floors: Mapping[PartitionId, int] = {}
         """What lies at or below them need not stay in the log, as far as the changelogs go. Replaced as a whole."""
 
+    @property
+    def partitions(self) -> list[PartitionId]:
+        return [writer.partition for writer in self._writers]
+
     def start(self) -> None:
         self._thread.start()
 

@@ -135,6 +135,9 @@ class KafkaEventLog:
                     known = self._names[topic] = name
         return known
 
+    def changelogs(self) -> bytes:
+        return self.settings.encode()
+
     def describe_topic(self, topic: int) -> Mapping[str, str]:
         """The Kafka topic's name, partitions, replication and settings; empty where there is none. Blocks."""
         return self._ask(self._describe(topic))

@@ -164,6 +164,9 @@ class FakeSharedLog:
     def join(self, member: Member, slots: int, listener: SlotListener) -> Membership:
         return self.store.group.join(member, slots, listener)
 
+    def changelogs(self) -> bytes:
+        return b""
+
     def follow(self, partition: PartitionId) -> FakeTail:
         return FakeTail(self.store, partition)
 

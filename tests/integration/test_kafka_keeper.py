@@ -1,0 +1,74 @@
+"""A keeper over Kafka: state goes to changelogs, the log is trimmed behind them, and a restore begins with them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import paramstream as ps
+from reference.waiting import eventually
+
+WAIT_S = 30.0
+LIMIT = 8 << 20
+VALUE = bytes(range(250)) * 16
+KEYS = 100
+
+
+def put_all(pub: ps.Publisher, model: dict[str, bytes], nbytes: int) -> None:
+    """That much of KV, more than the log holds; what is refused for want of room is put again a little later."""
+    deadline = time.monotonic() + WAIT_S
+    done = 0
+    while done < nbytes:
+        items = {f"k{(done // len(VALUE) + n) % KEYS}": VALUE + str(done + n).encode() for n in range(50)}
+        try:
+            pub.put_many(items).accepted.result(WAIT_S)
+        except ps.StorageFull:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            continue
+        model.update(items)
+        done += sum(map(len, items.values()))
+
+
+def test_a_restore_begins_with_the_changelogs_of_what_has_left_the_log(kafka: ps.KafkaLog, tmp_path: Path) -> None:
+    model: dict[str, bytes] = {}
+    with (
+        ps.Broker(bind=f"ipc://{tmp_path}/broker", log=kafka, keeper=tmp_path / "keeper", log_limit=LIMIT) as broker,
+        ps.connect(broker.endpoint, timeout=WAIT_S) as client,
+    ):
+        client.create_topic("kv", partitions=2)
+        pub = client.publisher("kv", producer="p")
+        pub.put("gone", b"1")
+        pub.put("stays", b"2")
+        pub.delete("gone")
+        model["stays"] = b"2"
+        put_all(pub, model, 2 * LIMIT)
+        pub.put("last", b"4").durable.result(WAIT_S)
+        model["last"] = b"4"
+        assert broker.status().keeper == ""
+        with client.replica("kv") as late, ps.restore(kafka, "kv") as restored:
+            assert late.get_many(model) == restored.get_many(model) == list(model.values())
+            assert late.digest() == restored.digest()
+            assert restored.get("gone") is None
+        with pytest.raises(ps.LogTruncated, match="left the log"):
+            client.replica("kv", start="earliest")
+    # Without any broker, too; and a broker that comes back goes on.
+    with ps.restore(kafka, "kv") as restored:
+        assert restored.get_many(model) == list(model.values())
+    with (
+        ps.Broker(bind=f"ipc://{tmp_path}/broker", log=kafka, keeper=tmp_path / "keeper", log_limit=LIMIT) as broker,
+        ps.connect(broker.endpoint, timeout=WAIT_S) as client,
+        client.replica("kv") as replica,
+    ):
+        assert replica.get_many(model) == list(model.values())
+        pub = client.publisher("kv", producer="p")
+        replica.wait(pub.put("after", b"3"), WAIT_S)
+        pub.flush()
+
+        def restores() -> bool:
+            with ps.restore(kafka, "kv") as again:
+                return again.get("after") == b"3" and again.digest() == replica.digest()
+
+        eventually(restores, WAIT_S)
