@@ -75,6 +75,9 @@ class KafkaPartition:
         self._wake = asyncio.Event()
         self._is_woken = False
         self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._counted = 0
+        """What of the tally is this partition's: its bytes, while it is owned here."""
 
     @property
     def partition(self) -> PartitionId:
@@ -96,8 +99,6 @@ class KafkaPartition:
     def trouble(self) -> str:
         """Why nothing becomes durable just now, or ever again; empty where all is well."""
         return self._trouble if self._broken is None else str(self._broken)
-
-    _trouble = ""
 
     # Opening.
 
@@ -125,7 +126,7 @@ class KafkaPartition:
         self._owned(self)
         with self._changed:
             self._is_owned = True
-            self._tally.add(self.nbytes)
+            self._count(self.nbytes)
         self._thread.call(self._start_task(), self._patience_s)
 
     async def _start_task(self) -> None:
@@ -145,7 +146,6 @@ class KafkaPartition:
     def claim(self, frame: Buffer) -> Iterator[EventFrame]:
         """Raises `ConnectFailed` where Kafka does not answer in time; then the claim may stand, and count."""
         self.append(frame)
-        before = self.nbytes
         deadline = time.monotonic() + self._patience_s
         with self._changed:
             while self._core.stood < self._core.appended:
@@ -156,7 +156,7 @@ class KafkaPartition:
                         partition=self._place.number,
                     )
             others, self._core.others = self._core.others, []
-            self._tally.add(self.nbytes - before)
+            self._count(self.nbytes)
         return map(decode_event, others)
 
     # Writing.
@@ -174,7 +174,7 @@ class KafkaPartition:
             if prefix.kind is Kind.BASE:
                 self._base_nbytes = self._core.nbytes
             is_woken, self._is_woken = self._is_woken, True
-        self._tally.add(len(view))
+            self._count(self.nbytes)
         if not is_woken:
             self._thread.soon(self._wake.set)
 
@@ -282,7 +282,7 @@ class KafkaPartition:
     async def _wait_out(self, trouble: Trouble) -> None:
         if not self._trouble:
             _log.warning(
-                "%s/%d: Kafka is in trouble, and is asked again: %s", *self._place[1:2], self._place.number, trouble
+                "%s/%d: Kafka is in trouble, and is asked again: %s", self._place.topic, self._place.number, trouble
             )
         self._trouble = str(trouble)
         await asyncio.sleep(RETRY_S)
@@ -366,8 +366,8 @@ class KafkaPartition:
             self._ask(self._cut(base))
             with self._changed:
                 self._index.cut(base.offset)
-                self._tally.add(self._start_nbytes - base.nbytes)
                 self._start, self._start_nbytes = base.point.reached, base.nbytes
+                self._count(self.nbytes)
         return self._start
 
     async def _cut(self, base: Entry) -> None:
@@ -380,6 +380,11 @@ class KafkaPartition:
                 position=base.point.reached,
             )
         await self._place.wire.delete_records(self._place.topic, self._place.number, base.offset)
+
+    def _count(self, nbytes: int) -> None:
+        """The lock is held."""
+        self._tally.add(nbytes - self._counted)
+        self._counted = nbytes
 
     # The end.
 
@@ -402,8 +407,7 @@ class KafkaPartition:
         self._break(Fenced("the partition was given up", partition=self._place.number))
         with self._changed:
             task, self._task = self._task, None
-            if task is not None:
-                self._tally.add(-self.nbytes)
+            self._count(0)
         if task is not None:
             self._thread.soon(task.cancel)
 

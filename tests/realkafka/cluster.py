@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, cast
 import pytest
 
 from house.checkout import ROOT
+from reference.waiting import eventually
 
 FOLDER = ROOT.parent / "shared" / "kafka"
 VARIABLE = "PARAMSTREAM_KAFKA"
@@ -20,6 +21,8 @@ TRIES = 3
 
 
 class Node(Protocol):
+    @property
+    def pid(self) -> int: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def kill(self) -> None: ...
@@ -73,3 +76,9 @@ def _module() -> Any:
 def named() -> str:
     """The user's own Kafka, "HOST:PORT"; empty where none is named."""
     return os.environ.get(VARIABLE, "")
+
+
+def freeze(node: Node) -> None:
+    """Pauses it, and returns once it stands still: a signal takes its time on a busy machine."""
+    node.pause()
+    eventually(lambda: Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")

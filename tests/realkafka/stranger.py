@@ -49,11 +49,16 @@ class Stranger:
         asyncio.run(run())
 
     def make_topic(self, topic: str, partitions: int = 1, /, **settings: str) -> None:
+        """Returns once the node that answers knows it."""
+
         async def make(admin: Any) -> None:
             configs = {name.replace("_", "."): value for name, value in settings.items()}
             new = aiokafka(".admin").NewTopic(topic, partitions, 1, topic_configs=configs)
             response = await admin.create_topics([new])
             assert response.topic_errors[0][1] == 0, response
+            async with asyncio.timeout(10.0):
+                while topic not in await admin.list_topics():
+                    await asyncio.sleep(0.01)
 
         self._administer(make)
 

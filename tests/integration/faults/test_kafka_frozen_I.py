@@ -12,6 +12,7 @@ from paramstream.eventlog.kafka.reading import KafkaReader
 from realkafka import cluster
 from realkafka.owning import opened, sync_all, take_over
 from records.frames import PARTITION, Owner, as_pairs, read_all
+from reference.waiting import eventually
 
 REQUEST_S = 0.5
 
@@ -34,7 +35,7 @@ def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I0
         partition = opened(log, owner)
         sync_all(partition, owner)
         for _ in range(2):
-            own_kafka.nodes[0].pause()
+            cluster.freeze(own_kafka.nodes[0])
             try:
                 for _ in range(5):
                     partition.append(owner.put())
@@ -46,7 +47,7 @@ def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I0
             finally:
                 own_kafka.nodes[0].resume()
             sync_all(partition, owner)
-            assert partition.trouble == ""
+            eventually(lambda: not partition.trouble)
         assert read_all(partition) == owner.events
         with KafkaReader(log.settings) as reader:
             assert as_pairs(reader.read(PARTITION).records) == owner.events

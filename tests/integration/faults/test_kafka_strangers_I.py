@@ -15,6 +15,7 @@ from paramstream.events.limits import MAX_EVENT_BYTES
 from realkafka.owning import opened, sync_all, sync_fails, topic_name
 from realkafka.stranger import Stranger
 from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
+from reference.waiting import eventually
 
 LIMIT = 1 << 20
 
@@ -201,7 +202,7 @@ def test_a_producer_that_died_is_made_anew_and_every_event_is_there_once_I14(log
         partition.sync()
     sync_all(partition, owner)
     assert read_all(partition) == owner.events
-    assert partition.trouble == ""
+    eventually(lambda: not partition.trouble)
 
 
 def test_a_kafka_that_is_not_there_is_said_to_be_so_in_time() -> None:
