@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 import zmq
@@ -46,7 +47,6 @@ from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket
 from ..transport.wire import Message, WireError
 from .calls import Calls
 from .clients import Clients, fenced
-from .copies import copied
 from .effects import Answer, Append, Effect, FanOut, Origin
 from .fanout import Send
 from .following import MetaReader
@@ -59,9 +59,9 @@ from .peers import Peer, client_of
 from .pending import Pending, Reply
 from .posting import POST_ID, Posting
 from .reports import Reports
-from .retention import LogUse
 from .syncing import Syncer
 from .topics import Topics
+from .trimming import Trimming
 from .worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -74,10 +74,6 @@ MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
 BATCH_MESSAGES = 256
-
-TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
-"""How often what nobody needs leaves the log: seldom, and often while it is more than half full, so that a fast publisher of
-versions is not refused for those that are old already."""
 
 SLACK = 2
 """A session counts its window by what it takes its frames to be: so many times that may wait of it, and no more."""
@@ -113,6 +109,9 @@ class Loop:
         self._calls = Calls(
             partitions, self.owning, topics, self._pending, self._reports, self.write, time.monotonic_ns, self._overview
         )
+        self._trimming = Trimming(
+            partitions, self._clients, self._calls, self._reports, worker, partial(self._end_batch, pressed=True)
+        )
         self._acks: dict[tuple[bytes, int, int, int], list[tuple[int, int]]] = {}
         self._appended: set[PartitionId] = set()
         self._appended_bytes = 0
@@ -121,7 +120,7 @@ class Loop:
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
         """Partitions with a follower whose pipe was full."""
-        self._next_heartbeat = self._next_moved = self._next_trim = self._next_pressed_trim = 0.0
+        self._next_heartbeat = self._next_moved = 0.0
         self.garbled_frames = 0
         """Frames that were no event and no control frame: counted, answered where that is possible, and dropped."""
 
@@ -207,7 +206,7 @@ class Loop:
             assert error is not None
             self._clients.send(peer, _refusal(frame, error))
             return
-        room = self._has_room(frame.nbytes)
+        room = self._trimming.has_room(frame.nbytes)
         now_ns = time.monotonic_ns()
         if frame.head.incarnation in peer.joined:
             peer.wrote_ns[frame.head.incarnation] = now_ns
@@ -459,7 +458,7 @@ class Loop:
         # Not amidst what is being done with it.
         self._posting.post(lambda: self.owning.stopped(owned, error))
 
-    # --- heartbeats and retention -----------------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------------
 
     def _beat(self, now: float) -> None:
         if now >= self._next_heartbeat:
@@ -475,8 +474,7 @@ class Loop:
         for owned in self._blocked:
             self._send_all(owned, owned.fanout.retry())
         self._blocked = [owned for owned in self._blocked if owned.fanout.has_blocked]
-        if now >= self._next_trim or (now >= self._next_pressed_trim and self._use().is_half_full):
-            self._trim(now)
+        self._trimming.tick(now)
 
     def _heartbeat(self, partitions: set[PartitionId]) -> None:
         now = time.monotonic_ns()
@@ -496,34 +494,6 @@ class Loop:
             due = told or len(partitions) == len(self._partitions.owned)
             if due and not peer.outbox:
                 self._clients.sent(peer, encode_message(Heartbeat(told)))
-
-    def _use(self) -> LogUse:
-        return LogUse(self._partitions.nbytes, self._partitions.limit)
-
-    def _has_room(self, nbytes: int) -> bool:
-        """Whether the log takes so much more. Where it does not, what nobody needs leaves it first."""
-        now = time.monotonic()
-        if self._partitions.nbytes + nbytes > self._partitions.limit and now >= self._next_pressed_trim:
-            # What was appended in this batch may have made older versions needless, once it is durable.
-            self._end_batch(pressed=True)
-            self._trim(now)
-        return self._partitions.nbytes + nbytes <= self._partitions.limit
-
-    def _trim(self, now: float) -> None:
-        self._next_trim, self._next_pressed_trim = now + TRIM_S, now + PRESSED_TRIM_S
-        self._reports.forget_old()
-        self._calls.forget_names(
-            (name for peer in self._clients for name in peer.joined.values()),
-            (peer.name for peer in self._clients),
-        )
-        use = LogUse(self._partitions.nbytes, self._partitions.limit)
-        for partition, owned in self._partitions.owned.items():
-            if owned.error is not None:
-                continue
-            leases, held = self._reports.leases(partition), copied(self._partitions, partition)
-            floor = owned.core.trim_floor(leases, use, time.monotonic_ns(), held)
-            if floor > owned.log.start:
-                owned.core.trimmed(owned.log.cut(floor))
 
 
 def _refusal(frame: EventFrame, error: ParamstreamError) -> Refused:

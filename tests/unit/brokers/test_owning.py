@@ -83,7 +83,11 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr("paramstream.brokers.owning.time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr("paramstream.brokers.owning.random", SimpleNamespace(uniform=lambda *_: 0.5))
+        monkeypatch.setattr("paramstream.brokers.owning.random", SimpleNamespace(uniform=self._uniform))
+
+    def _uniform(self, low: float, high: float) -> float:
+        assert low <= 0.5 <= high
+        return 0.5
 
 
 @pytest.fixture
