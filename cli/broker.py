@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from ..brokers.broker import Broker
+from ..eventlog.kafka.settings import SCHEME, KafkaLog
 from .options import add_json, add_kafka_config, log_of, size
 from .output import print_json
-from .standing import StopSignal, favour_small_events
+from .standing import StopSignal, favour_small_events, keep_freed_memory
 
 NAME: str = "broker"
 HELP: str = "run a broker until SIGTERM or SIGINT"
@@ -49,9 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
     # Before anything starts: a signal that comes early stops the broker as well.
     stop = StopSignal()
     favour_small_events()
+    log = log_of(arguments) or "memory:"
+    if isinstance(log, KafkaLog) or log.startswith(f"{SCHEME}:"):
+        # What goes to Kafka is put together anew for each batch; other logs keep what they are given.
+        keep_freed_memory()
     with Broker(
         bind=arguments.bind,
-        log=log_of(arguments) or "memory:",
+        log=log,
         insecure=arguments.insecure,
         keeper=arguments.keeper,
         log_limit=arguments.log_limit,
