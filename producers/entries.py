@@ -29,6 +29,8 @@ _VALID_FOR_BYTES = 20
 
 def _value(key: bytes, value: Any) -> memoryview:
     """The bytes of any buffer, flat."""
+    if type(value) is bytes:
+        return memoryview(value)
     given = cast(object, value)
     try:
         if isinstance(given, np.ndarray) and not cast(Any, given).dtype.hasobject:
@@ -52,16 +54,21 @@ def ttl_nanoseconds(ttl: float | None) -> int | None:
     return int(ttl * 1e9)
 
 
-def pairs_of(items: Mapping[Any, Any] | Iterable[tuple[Key, Any]]) -> Iterator[tuple[object, object]]:
+def pairs_of(items: Mapping[Any, Any] | Iterable[tuple[Key, Any]]) -> Iterable[tuple[object, object]]:
     """The pairs of a mapping, or of an iterable of (key, value). Raises `InvalidEvent` for anything else."""
-    given = cast(object, items.items() if isinstance(items, Mapping) else items)
+    if isinstance(items, Mapping):
+        return cast(Mapping[object, object], items).items()
+    given = cast(object, items)
     if not isinstance(given, Iterable):
         raise InvalidEvent(f"a mapping, or pairs of (key, value), can be put, not {type(given).__name__}")
-    for pair in cast(Iterable[object], given):
-        both = cast(tuple[object, ...], pair)
-        if not isinstance(pair, tuple | list) or len(both) != 2:
-            raise InvalidEvent("each item is a pair of (key, value)", item=repr(both)[:64])
-        yield both[0], both[1]
+    return map(_pair, cast(Iterable[object], given))
+
+
+def _pair(given: object) -> tuple[object, object]:
+    both = cast(tuple[object, ...], given)
+    if not isinstance(given, tuple | list) or len(both) != 2:
+        raise InvalidEvent("each item is a pair of (key, value)", item=repr(both)[:64])
+    return both[0], both[1]
 
 
 def entry_of(key: object, value: Any, ttl_ns: int | None, valid_for: ValidFor | None) -> Entry:
@@ -76,8 +83,8 @@ def entry_of(key: object, value: Any, ttl_ns: int | None, valid_for: ValidFor | 
 def put_drafts(topic: TopicRecord, entries: Iterable[Entry]) -> list[Draft]:
     """As many events as the entries need: partition by partition, within one in their order."""
     by_partition: dict[int, list[Entry]] = {}
-    for item, value in entries:
-        by_partition.setdefault(partition_of(item.key, topic.partitions), []).append((item, value))
+    for entry in entries:
+        by_partition.setdefault(partition_of(entry[0].key, topic.partitions), []).append(entry)
     return [draft for number, own in by_partition.items() for draft in _drafts_of((topic.id, number), own)]
 
 
@@ -89,22 +96,22 @@ def delete_draft(topic: TopicRecord, key: Key) -> Draft:
 
 
 def _drafts_of(partition: PartitionId, entries: Sequence[Entry]) -> Iterator[Draft]:
-    held: list[Entry] = []
-    nbytes = 0
-    for item, value in entries:
-        more = item.nbytes + _meta_nbytes(item)
-        if held and nbytes + more > MAX_CHUNK_BYTES:
-            yield _put_draft(partition, held)
-            held, nbytes = [], 0
-        held.append((item, value))
+    held, nbytes, meta_nbytes = list[Entry](), 0, 0
+    for entry in entries:
+        more, meta = entry[0].nbytes, _meta_nbytes(entry[0])
+        if held and nbytes + meta_nbytes + more + meta > MAX_CHUNK_BYTES:
+            yield _put_draft(partition, held, meta_nbytes)
+            held, nbytes, meta_nbytes = [], 0, 0
+        held.append(entry)
         nbytes += more
+        meta_nbytes += meta
     if held:
-        yield _put_draft(partition, held)
+        yield _put_draft(partition, held, meta_nbytes)
 
 
-def _put_draft(partition: PartitionId, held: Sequence[Entry]) -> Draft:
-    meta_nbytes = sum(_meta_nbytes(item) for item, _ in held)
-    return Draft.of(partition, Put(tuple(item for item, _ in held)), tuple(value for _, value in held), meta_nbytes)
+def _put_draft(partition: PartitionId, held: Sequence[Entry], meta_nbytes: int) -> Draft:
+    items, values = zip(*held, strict=True)
+    return Draft.of(partition, Put(items), values, meta_nbytes)
 
 
 def _meta_nbytes(item: PutItem) -> int:
