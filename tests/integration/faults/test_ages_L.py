@@ -49,9 +49,9 @@ def test_under_a_clock_that_is_stepped_age_counts_from_arrival_L11(tmp_path: Pat
             assert time.monotonic() - began >= SHORT_S
             publisher.flush(WAIT_S)
         # A sweep goes by versions and by what somebody needs, never by a stamp.
-        found = client.versions("model")
-        assert [each.version for each in found if each.restorable][-RETAINED:] == [version - 2, version - 1, version]
-        assert [each.time for each in found] == sorted(each.time for each in found)
+        known = client.versions("model")
+        assert [each.version for each in known if each.restorable][-RETAINED:] == [version - 2, version - 1, version]
+        assert [each.time for each in known] == sorted(each.time for each in known)
         with client.replica("model", start="earliest", arrays="numpy") as late:
             assert late.digest() == replica.digest()
             for number, clock_s in enumerate(CLOCKS_S, 1):

@@ -76,6 +76,11 @@ class Creating:
         if self.error is not None:
             raise self.error
 
+    def goes_on(self) -> None:
+        """Returns once it is at another topic than now, or has failed."""
+        before = self.made
+        eventually(lambda: self.made > before or self.error, WAIT_S)
+
     def _run(self) -> None:
         try:
             with ps.connect(self._endpoint, timeout=START_S) as client:
@@ -123,8 +128,7 @@ def run_topics(folder: Path, seed: int, kills: int) -> None:
         creating = Creating(victim.endpoint)
         try:
             for number in range(kills):
-                before = creating.made
-                eventually(lambda before=before: creating.made > before or creating.error, WAIT_S)
+                creating.goes_on()
                 time.sleep(chance.uniform(0.0, 0.2))  # The random moment; nothing is waited for here.
                 victim.die(power=number % 2 == 1)
                 victim.start_again()
