@@ -203,6 +203,8 @@ class Owning:
         """Open what is missing, give up what nobody needs any more: whenever slots or `__meta` have changed."""
         partitions, ownership = self._partitions, self._partitions.ownership
         self.is_settled = False
+        if partitions.has_meta or self._meta_is_read:
+            self._give_up_deleted()
         if self.is_revoking or (partitions.log.shared and not ownership.generation):
             return
         if not partitions.has_meta:
@@ -212,9 +214,6 @@ class Owning:
             if not self._meta_is_read:
                 return
         wanted = partitions.wanted()
-        for partition in partitions.owned.keys() - wanted.keys():
-            self._shell.drop_followers(partition)
-            self._give_up(partition)
         missing = [partition for partition in wanted if partition not in partitions.owned]
         for partition in missing:
             self._submit(partition, wanted[partition])
@@ -267,6 +266,15 @@ class Owning:
         lately = known is not None and now < known.until + FORGET_WAIT_S
         seconds = min(2 * known.seconds, LONGEST_WAIT_S) if known and lately else random.uniform(*CLAIM_AGAIN_S)
         self._waits[partition] = _Wait(seconds, now + seconds)
+
+    def _give_up_deleted(self) -> None:
+        """What `revoke` waits for, too: where a topic is gone from the log, nothing becomes durable any more."""
+        deleted = self._partitions.owned.keys() - self._partitions.wanted().keys()
+        for partition in deleted:
+            self._shell.drop_followers(partition)
+            self._give_up(partition)
+        if deleted:
+            self._shell.look_again()
 
     def _give_up(self, partition: PartitionId) -> None:
         self._release(partition)

@@ -298,6 +298,8 @@ class FakeSharedPartition:
     def _check(self) -> None:
         if self._is_released:
             raise Fenced("the partition was given up", partition=self._partition[1])
+        if self._partition not in self._store.records:
+            raise UnknownTopic(f"no topic {self._partition[0]:x}", partition=self._partition[1])
         if self._nonces and not self._pending and self._counting.point.nonce not in self._nonces:
             raise Fenced("another broker has claimed the partition", partition=self._partition[1])
 

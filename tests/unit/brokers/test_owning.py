@@ -38,6 +38,7 @@ class Bench:
         self.pending = Pending(self.partitions.owned)
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.sent_away = 0
+        self.deleted: list[PartitionId] = []
         reader = MetaReader(log, lambda job: job())
         self.owning = Owning(self.partitions, cast(Worker, self), reader, self.holding, self)
 
@@ -71,7 +72,7 @@ class Bench:
         self.pending.durable_moved()
 
     def drop_followers(self, partition: PartitionId) -> None:
-        raise AssertionError("no topic was deleted")
+        self.deleted.append(partition)
 
     def send_away(self) -> None:
         self.sent_away += 1
@@ -93,6 +94,16 @@ class Clock:
 @pytest.fixture
 def store() -> SharedStore:
     return SharedStore()
+
+
+def make_topic(bench: Bench) -> None:
+    """A topic of one state partition, with 7 for its id."""
+    entry, _ = bench.partitions.meta.create_topic(CreateTopic("model", 1, "write_back", 8, False), 7)
+    assert entry is not None
+    bench.write(META, entry.payload, entry.bulk)
+    bench.partitions.log.create_topic(7, "model", 2)
+    bench.owning.reconcile()
+    bench.work()
 
 
 def test_a_broker_without_slots_is_not_settled(store: SharedStore) -> None:
@@ -166,12 +177,7 @@ def test_revoking_leaves_every_partition_by_one_note_and_what_stays_is_gone_on_w
     bench = Bench(store.open("one"))
     bench.assign(ALL)
     bench.work()
-    entry, _ = bench.partitions.meta.create_topic(CreateTopic("model", 1, "write_back", 8, False), 7)
-    assert entry is not None
-    bench.write(META, entry.payload, entry.bulk)
-    bench.partitions.log.create_topic(7, "model", 2)
-    bench.owning.reconcile()
-    bench.work()
+    make_topic(bench)
     topic = (7, 0)
     core, done = bench.partitions.owned[topic].core, list[str]()
     bench.owning.revoke(lambda: done.append("once"))
@@ -200,3 +206,23 @@ def test_a_partition_that_stops_while_slots_go_is_not_waited_for(store: SharedSt
     owned.error = ConnectFailed("nothing more")
     bench.owning.stopped(owned, owned.error)
     assert done == ["done"]
+
+
+def test_a_topic_that_is_deleted_while_slots_go_is_not_waited_for(store: SharedStore) -> None:
+    bench = Bench(store.open("one"))
+    bench.assign(ALL)
+    bench.work()
+    make_topic(bench)
+    topic, done = (7, 0), list[str]()
+    bench.owning.revoke(lambda: done.append("done"))
+    entry, _ = bench.partitions.meta.delete_topic("model")
+    bench.write(META, entry.payload, entry.bulk)
+    store.open("another").drop_topic(7)
+    meta = bench.partitions.owned[META]
+    meta.core.synced(meta.log.sync())
+    bench.look_again()
+    assert not done and bench.holding.must_wait(topic)
+    bench.owning.reconcile()
+    assert done == ["done"] and sorted(bench.deleted) == [(7, 0), (7, 1)] and not bench.holding.must_wait(topic)
+    bench.assign(ALL, generation=2)
+    assert bench.owning.is_settled and list(bench.partitions.owned) == [META]
