@@ -99,7 +99,7 @@ class Broker:
         in_process = f"inproc://paramstream-broker-{os.getpid()}-{next(_numbers)}"
         with ExitStack() as undo:
             self._socket, self.endpoint = router(bind, insecure=insecure, in_process=in_process)
-            undo.callback(self._socket.close, linger=0)
+            undo.callback(release, self._socket, self.endpoint)
             self._log = open_log(log, log_limit) if isinstance(log, str | KafkaLog) else log
             undo.callback(self._log.close)
             owner = f"{os.uname().nodename}:{os.getpid()}"

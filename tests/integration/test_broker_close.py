@@ -10,6 +10,7 @@ import pytest
 
 import paramstream as ps
 from paramstream.eventlog.partition import LocalPartition
+from processes.world import free_port
 
 
 def test_a_close_beside_a_disk_that_hangs_says_so_in_time_and_can_be_tried_again(
@@ -35,3 +36,11 @@ def test_a_close_beside_a_disk_that_hangs_says_so_in_time_and_can_be_tried_again
     finally:
         hangs.set()
         broker.close()
+
+
+def test_an_address_is_free_again_at_once_when_a_broker_could_not_start(tmp_path: Path) -> None:
+    endpoint, log = f"tcp://127.0.0.1:{free_port()}", f"file:{tmp_path}"
+    with ps.Broker(log=log):
+        for _ in range(20):
+            with pytest.raises(ps.BindFailed, match="is held by"):
+                ps.Broker(endpoint, log)
