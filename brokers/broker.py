@@ -60,6 +60,8 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     """Frames that could not be decoded, of all clients."""
     stopped: dict[PartitionId, str]
     """Partitions whose log takes nothing more, with the reason."""
+    troubled: dict[PartitionId, str]
+    """Partitions of which nothing becomes durable just now, with the reason; it is tried again."""
     cut: dict[PartitionId, str]
     """What a torn tail lost when a partition was opened."""
     keeper: str = ""
@@ -142,6 +144,7 @@ class Broker:
             log_limit=self._partitions.limit,
             garbled_frames=self._loop.garbled_frames + self._fetches.garbled_frames,
             stopped={partition: str(o.error) for partition, o in owned.items() if o.error is not None},
+            troubled={p: o.durable.trouble for p, o in owned.items() if o.error is None and o.durable.trouble},
             cut={partition: o.cut for partition, o in owned.items() if o.cut},
             keeper="" if self._keeper is None else self._keeper.error,
         )

@@ -52,7 +52,7 @@ def _load(owned: Owned, now_ns: int) -> PartitionLoad:
         durable_after_s=load.durable_after_ns / 1e9,
         ring_bytes=owned.fanout.kept_bytes,
         demotions=owned.fanout.demotions,
-        error="" if owned.error is None else str(owned.error),
+        error=owned.durable.trouble if owned.error is None else str(owned.error),
         versions=len(versions),
         newest=versions[-1] if versions else None,
     )

@@ -55,6 +55,11 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def trouble(self) -> str:
+        """Why what was appended does not become durable just now, and is tried again; empty where nothing keeps it from it."""
+        ...
+
+    @property
     def wants_base(self) -> bool:
         """The open segment is full: the next append should be a base, which opens a new segment."""
         ...

@@ -63,6 +63,10 @@ class MemoryPartition:
             return sum(segment.nbytes for segment in self._segments)
 
     @property
+    def trouble(self) -> str:
+        return ""
+
+    @property
     def wants_base(self) -> bool:
         return self._segments[-1].nbytes >= self._segment_nbytes
 

@@ -98,6 +98,10 @@ class LocalPartition:
         return self._counted
 
     @property
+    def trouble(self) -> str:
+        return ""
+
+    @property
     def wants_base(self) -> bool:
         segments = self._segments
         return bool(segments) and segments[-1].nbytes >= self._segment_nbytes

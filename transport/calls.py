@@ -302,7 +302,7 @@ class PartitionLoad(Record, frozen=True):
     demotions: int
     """How often a follower fell out of that memory, and went over to fetching."""
     error: str
-    """Why the partition stopped, if it did."""
+    """Why the partition stopped, or why nothing of it becomes durable just now; empty where all is well."""
     versions: int
     """Sealed and known; not those that a rewind superseded."""
     newest: VersionRecord | None

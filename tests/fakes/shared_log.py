@@ -212,6 +212,10 @@ class FakeSharedPartition:
         return self._view.nbytes + sum(map(len, self._pending))
 
     @property
+    def trouble(self) -> str:
+        return ""
+
+    @property
     def wants_base(self) -> bool:
         self._work()
         return self._view.wants_base

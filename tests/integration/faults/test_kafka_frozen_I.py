@@ -85,6 +85,31 @@ def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(ow
         again.close()
 
 
+def test_a_broker_says_that_kafka_does_not_answer_and_goes_on_when_it_does_I14(
+    own_kafka: cluster.Cluster, tmp_path: Path
+) -> None:
+    log = settings_for(own_kafka, "said.")
+    with (
+        ps.Broker(bind=f"ipc://{tmp_path}/broker", log=log) as broker,
+        ps.connect(broker.endpoint, timeout=30) as client,
+    ):
+        client.create_topic("model")
+        pub = client.publisher("model", producer="trainer")
+        pub.put("before", b"1").durable.result(30)
+        assert broker.status().troubled == {}
+        cluster.freeze(own_kafka.nodes[0])
+        try:
+            receipt = pub.put("meanwhile", b"2")
+            eventually(lambda: broker.status().troubled, 30)
+            assert any(load.error for load in client.describe_broker().partitions)
+            assert not receipt.durable.done()
+        finally:
+            own_kafka.nodes[0].resume()
+        receipt.durable.result(30)
+        eventually(lambda: not broker.status().troubled, 30)
+        pub.put("after", b"3").durable.result(30)
+
+
 @pytest.mark.slow
 def test_nothing_is_lost_where_each_of_three_nodes_is_killed_in_turn(tmp_path: Path) -> None:
     with cluster.start(3, data=tmp_path) as kafka:
