@@ -56,6 +56,15 @@ class Brokers:
         self.clients.append(client)
         return client
 
+    def share_topic(self, client: ps.Client) -> ps.TopicInfo:
+        """The topic "model" with 8 partitions of state, of which both of two brokers have some."""
+        while True:
+            topic = client.create_topic("model", partitions=8)
+            # Slots go out by turns. A topic's id is random, and now and then all of its partitions fall to one.
+            if len({slot_of((topic.id, number)) % 2 for number in range(8)}) == 2:
+                return topic
+            client.delete_topic("model")
+
     def owner_of(self, partition: tuple[int, int]) -> str:
         """The one that has it open, once there is just one."""
         return eventually(lambda: self._owners(partition) if len(self._owners(partition)) == 1 else [])[0]
@@ -113,7 +122,7 @@ def test_two_brokers_share_one_log_and_a_client_uses_both(brokers: Brokers) -> N
     brokers.start("one")
     brokers.start("two")
     client = brokers.client()
-    topic = client.create_topic("model", partitions=8)
+    topic = brokers.share_topic(client)
     owners = {brokers.owner_of((topic.id, number)) for number in range(9)}
     assert owners == {"one", "two"}, "the partitions are shared"
     pub = client.publisher("model", "trainer")
@@ -153,7 +162,7 @@ def test_what_a_frozen_owner_accepted_is_lost_and_its_late_appends_are_void(brok
     brokers.start("one")
     brokers.start("two")
     client = brokers.client()
-    topic = client.create_topic("model", partitions=8)
+    topic = brokers.share_topic(client)
     partitions = [(topic.id, number) for number in range(9)]
     pub = client.publisher("model", "trainer")
     receipts = [pub.put(f"key-{n}", b"before") for n in range(40)]
@@ -196,7 +205,7 @@ def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
     brokers.start("one")
     brokers.start("two")
     client = brokers.client()
-    topic = client.create_topic("model", partitions=8)
+    topic = brokers.share_topic(client)
     with RawClient(brokers.open[brokers.owner_of(META)].endpoint) as raw:
         assert raw.welcome(WAIT_S) is not None
         incarnation = raw.ask(OpenProducer("trainer"), int, WAIT_S)
@@ -211,11 +220,33 @@ def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
         assert raw.take(Response, 0.5) is None
 
 
+def test_a_deletion_that_was_taken_over_before_it_was_durable_deletes_nothing(brokers: Brokers) -> None:
+    brokers.start("one")
+    client = brokers.client("one")
+    topic = client.create_topic("model", partitions=2)
+    client.publisher("model", "trainer").put("key", b"value").durable.result(WAIT_S)
+    with RawClient(brokers.open["one"].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        brokers.store.freeze("one")
+        raw.send(Request(1, DeleteTopic("model")))
+        eventually(lambda: not brokers.owns("one", (topic.id, 0)))
+        brokers.start("two")
+        brokers.lose("one")
+        eventually(lambda: all(brokers.owns("two", (topic.id, n)) for n in range(3)), WAIT_S)
+        brokers.store.thaw("one")
+        assert raw.take(Moved, WAIT_S) is not None
+    eventually(lambda: not brokers.owns("one", META), WAIT_S)
+    brokers.stop("one")
+    assert (topic.id, 0) in brokers.store.records
+    with brokers.client("two").replica("model", arrays="numpy", start="earliest") as rep:
+        assert rep.get("key") == b"value"
+
+
 def test_what_only_another_broker_can_answer_is_refused_as_not_owned_here(brokers: Brokers) -> None:
     brokers.start("one")
     brokers.start("two")
     client = brokers.client()
-    topic = client.create_topic("model", partitions=8)
+    topic = brokers.share_topic(client)
     pub = client.publisher("model", "trainer")
     receipt = pub.put("key", b"value")
     receipt.durable.result(WAIT_S)
