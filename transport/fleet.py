@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Protocol, cast
 
 import msgspec
@@ -113,8 +114,11 @@ class Fleet:
     # --- in the link's thread ----------------------------------------------------------------------------------------------
 
     def receive(self, timeout_s: float, most: int) -> list[Received]:
-        """Messages that are there, at most so many of each broker, waiting at most `timeout_s` for the first."""
-        ready = {socket for socket, _ in self._poller.poll(int(timeout_s * 1000))}
+        """Messages that are there, at most so many of each broker, waiting at most `timeout_s` for the first.
+
+        The wait is rounded up to a whole millisecond: rounded down, the last one before a deadline would be spent asking again.
+        """
+        ready = {socket for socket, _ in self._poller.poll(ceil(timeout_s * 1000))}
         if not ready:
             return []
         if self.only is not None:

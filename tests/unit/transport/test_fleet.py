@@ -35,7 +35,8 @@ from paramstream.transport.calls import (
     PrepareCommit,
     TopicRecord,
 )
-from paramstream.transport.link import Link
+from paramstream.transport.fleet import Fleet
+from paramstream.transport.link import TICK_S, Link
 from paramstream.transport.messages import (
     FORMAT,
     AnyMessage,
@@ -483,3 +484,22 @@ def test_nothing_is_sent_by_a_closed_link() -> None:
             pass
         with pytest.raises(ParamstreamError, match="DeleteTopic was not sent: the client is closed"):
             link.request(DeleteTopic("t"), type(None), 5.0)
+
+
+def test_a_link_without_messages_wakes_for_its_ticks_only(
+    two: list[BareBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    receive = Fleet.receive
+
+    def counted(fleet: Fleet, timeout_s: float, most: int) -> object:
+        waits.append(timeout_s)
+        return receive(fleet, timeout_s, most)
+
+    monkeypatch.setattr(Fleet, "receive", counted)
+    with linked([each.endpoint for each in two]):
+        waits.clear()
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 6 * TICK_S)
+        ticks = (time.monotonic() - began) / TICK_S
+        assert 1 <= len(waits) <= 3 * ticks, "else it asks again and again in the last millisecond before each tick"
