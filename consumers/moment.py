@@ -24,7 +24,7 @@ def status_of(
         positions = core.positions()
         heads = {p: core.heads(p) for p in positions}
         lag, buffered = core.lag_events(), core.buffered_bytes
-        lost, garbled = core.lost_dependencies, core.garbled_frames
+        lost, garbled, repeated = core.lost_dependencies, core.garbled_frames, core.repeated_events
         stopped, known = dict(sink.stopped), core.heads_are_known
         jumping = {topic for topic, _ in sink.jumps.targets()}
     topics = list(applier.topics.values())
@@ -52,6 +52,7 @@ def status_of(
         stopped=_named(stopped, directory),
         buffered_bytes=buffered,
         garbled_frames=garbled,
+        repeated_events=repeated,
         failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
         unfinished=tuple(Unfinished(*begun) for begun in applier.unfinished),
         jumping=tuple(t.record.name for t in topics if t.record.id in jumping),

@@ -66,6 +66,8 @@ class ReplicaStatus:
     buffered_bytes: int = 0
     """Events held back, for the gate or behind a gap."""
     garbled_frames: int = 0
+    repeated_events: int = 0
+    """Events that came again, or late, and changed nothing."""
     failed: Mapping[str, ParamstreamError] = field(default_factory=dict[str, ParamstreamError])
     """Topic → what keeps its weights, or a module bound to them, from the newest version. Known of other processes too."""
     unfinished: tuple[Unfinished, ...] = ()

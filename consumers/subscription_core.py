@@ -86,6 +86,8 @@ class SubscriptionCore:
         """While set, nothing is delivered: events wait within the budget, and are fetched again beyond it."""
         self.garbled_frames = 0
         """Frames of which not even the place could be read. What they carried is missed by its position, and fetched."""
+        self.repeated_events = 0
+        """Events that were sent again, or late: what is behind them was received, and they change nothing."""
         for partition, start in starts.items():
             self.follow(partition, start)
 
@@ -309,6 +311,7 @@ class SubscriptionCore:
             return
         if prefix.position <= state.received:
             state.consumed_bytes += len(frame)
+            self.repeated_events += 1
             return
         try:
             held = Held(_decoded(frame), state.follow)

@@ -103,6 +103,7 @@ def test_a_repeat_is_dropped_by_its_position() -> None:
     event = writer.put(b"a", b"")
     give(core, *writer.log.values())
     assert give(core, event, *writer.log.values()) == []
+    assert core.repeated_events == 3
 
 
 def test_a_gap_is_fetched_and_what_came_ahead_of_it_is_kept() -> None:
