@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import struct
 from pathlib import Path
@@ -11,6 +12,9 @@ from ..errors import BindFailed
 from ..events.digest import checksum
 
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ (Linux 5.14), which the `mmap` module of Python 3.11 has no name for: brings pages in, and says where it cannot."""
 
 
 class Disk:
@@ -52,6 +56,19 @@ class Disk:
             pieces.append(data)
             missing -= len(data)
         return b"".join(pieces)
+
+    def map(self, handle: int) -> mmap.mmap:
+        """All that the file has by now, to be read; `ValueError` where that is nothing."""
+        return mmap.mmap(handle, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
+        """Bring the mapped bytes from `offset` to `end` in, `step` at a time. Raises where touching them would be a SIGBUS."""
+        for at in range(offset - offset % mmap.PAGESIZE, end, step):
+            mapping.madvise(_POPULATE_READ, at, min(step, end - at))
+
+    def read_ahead(self, handle: int, nbytes: int, offset: int) -> None:
+        """The bytes there will be wanted soon. Does not wait for them."""
+        os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
     def sync(self, handle: int) -> None:
         """The bytes of the file, and the length it needs to find them again."""

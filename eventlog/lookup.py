@@ -12,7 +12,7 @@ from .chain import Segment, opened, scan
 from .files import Disk
 from .index import SUFFIX, Entry, Index
 from .log import Batch
-from .segment import HEADER_NBYTES, ReadAt
+from .segment import HEADER_NBYTES, ReadAt, ViewAt
 
 KEPT_INDICES = 32
 """Indices of closed segments that are kept in memory for each partition: a few megabytes."""
@@ -104,7 +104,7 @@ def stored(disk: Disk, segment: Segment) -> Index | None:
     return None
 
 
-def build(segment: Segment, read: ReadAt) -> tuple[Index, bool]:
+def build(segment: Segment, read: ViewAt) -> tuple[Index, bool]:
     """The index of a segment, and whether it covers all: it ends before the first damage."""
     index, scanned = Index([beginning(segment)]), scan(segment, read)
     for record in scanned:

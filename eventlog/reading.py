@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -19,13 +18,14 @@ from ..consistency.vector import PartitionId
 from ..errors import BindFailed, CorruptLog, LogTruncated
 from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
-from .chain import Segment, link, read_at, read_header, scan, segment_numbers, segment_path
+from .chain import Segment, link, read_header, scan, segment_numbers, segment_path
 from .files import Disk, FolderLock
 from .index import Entry, Index
 from .local import check_meta, held_partitions, partition_folder
 from .lookup import beginning, build, stored
+from .mapped import MappedFile
 from .marks import EndFile, storage_error
-from .segment import ReadAt, find_whole_record
+from .segment import find_whole_record
 
 ATTEMPTS = 3
 """How often reading begins anew from a newer base, because the owner cut a file meanwhile."""
@@ -65,7 +65,7 @@ class LogReader(Protocol):
     def close(self) -> None: ...
 
 
-Chain = list[tuple[Segment, ReadAt]]
+Chain = list[tuple[Segment, MappedFile]]
 """Segments in order, opened."""
 
 
@@ -209,21 +209,22 @@ class FolderReader:
             )
         return base, records
 
-    def _index(self, segment: Segment, read: ReadAt) -> Index:
+    def _index(self, segment: Segment, file: MappedFile) -> Index:
         """Where the segment can be read from: what its owner has written of it, or made here."""
         known = self._indices.get(segment.path)
         if known is None or known[0] != segment.end:
-            index = stored(self._disk, segment) or build(segment, read)[0]
+            index = stored(self._disk, segment) or build(segment, file.view)[0]
             self._indices[segment.path] = known = segment.end, index
         return known[1]
 
-    def _open(self, partition: PartitionId, path: Path, *, sync: bool = False) -> tuple[Segment, ReadAt]:
+    def _open(self, partition: PartitionId, path: Path, *, sync: bool = False) -> tuple[Segment, MappedFile]:
         handle = self._disk.open(path)
         self._files.callback(self._disk.close, handle)
         if sync:
             self._disk.sync(handle)
-        read = partial(read_at, self._disk, handle, path)
-        return Segment(path, read_header(read, path, partition), self._disk.size_of(handle)), read
+        file = MappedFile(self._disk, handle, path)
+        self._files.callback(file.let_go)
+        return Segment(path, read_header(file.read, path, partition), self._disk.size_of(handle)), file
 
     def close(self) -> None:
         """Give back files and lock. A second call changes nothing."""
@@ -232,16 +233,16 @@ class FolderReader:
             self._lock.close()
 
 
-def _end_at_last_whole(partition: PartitionId, segment: Segment, read: ReadAt) -> tuple[str, Index]:
+def _end_at_last_whole(partition: PartitionId, segment: Segment, file: MappedFile) -> tuple[str, Index]:
     """End the newest segment before a torn tail, and say so. Damage with whole records behind it is left to be met.
 
     Reads all of the segment, and so knows where it can be read from.
     """
-    scanned, index = scan(segment, read), Index([beginning(segment)])
+    scanned, index = scan(segment, file.view), Index([beginning(segment)])
     for record in scanned:
         index.note(record.offset, record.before)
     damage = scanned.damage
-    if damage is None or damage.is_foreign or find_whole_record(read, damage, segment.end, partition) is not None:
+    if damage is None or damage.is_foreign or find_whole_record(file.read, damage, segment.end, partition) is not None:
         return "", index
     torn = f"{segment.path}: {segment.end - damage.offset} bytes from offset {damage.offset} on ({damage.reason})"
     segment.end = damage.offset
@@ -255,11 +256,12 @@ def _linked(opened: Chain) -> Chain:
 
 def _records(opened: Chain, first: Entry) -> Iterator[EventFrame]:
     """What counts, claims left out, from `first` of the first segment on."""
-    for at, (segment, read) in enumerate(opened):
+    for at, (segment, file) in enumerate(opened):
         entry = first if at == 0 else beginning(segment)
-        scanned = scan(segment, read, offset=entry.offset, point=entry.point)
+        scanned = scan(segment, file.view, offset=entry.offset, point=entry.point)
         for record in scanned:
             if record.counts and record.prefix.kind is not Kind.CLAIM:
-                yield decode_event(record.frame)
+                yield decode_event(record.frame, is_checked=True)
         if scanned.damage is not None:
             raise scanned.damage.error(segment.header.partition[1])
+        file.let_go()

@@ -39,6 +39,9 @@ MAX_READ_NBYTES = 4 * 1024 * 1024
 ReadAt = Callable[[int, int], bytes]
 """(nbytes, offset) → the bytes there, fewer only at the file's end."""
 
+ViewAt = Callable[[int, int], bytes | memoryview]
+"""The same without a copy, perhaps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -131,7 +134,7 @@ class Scan:
     nobody from those behind it.
     """
 
-    def __init__(self, path: Path, read: ReadAt, offset: int, end: int, point: Point, passed: int = START) -> None:
+    def __init__(self, path: Path, read: ViewAt, offset: int, end: int, point: Point, passed: int = START) -> None:
         self.offset = offset
         self._passed = passed
         self.counting = Counting(point)

@@ -246,8 +246,8 @@ def check_frame(data: Buffer) -> Prefix:
     return prefix
 
 
-def decode_event(data: Buffer) -> EventFrame:
-    """The frame in `data`, which must be exactly one. Does not copy.
+def decode_event(data: Buffer, *, is_checked: bool = False) -> EventFrame:
+    """The frame in `data`, which must be exactly one. Does not copy. `is_checked`: `check_frame` has just proved these bytes.
 
     Raises `CorruptLog` that says which check failed: too short, wrong magic, unknown format or kind, a length that does not
     fit, a checksum, or a head or payload that cannot be decoded.
@@ -262,7 +262,7 @@ def decode_event(data: Buffer) -> EventFrame:
     bulk_at = meta_at + meta_nbytes
     if bulk_at + bulk_nbytes != len(buffer):
         raise CorruptLog(f"a frame says {bulk_at + bulk_nbytes} bytes and has {len(buffer)}", position=position)
-    if checksum(buffer[PREFIX_BYTES:]) != body_checksum:
+    if not is_checked and checksum(buffer[PREFIX_BYTES:]) != body_checksum:
         raise CorruptLog(
             f"the checksum of a {kind.label} event does not match its bytes", partition=partition, position=position
         )

@@ -1,0 +1,64 @@
+"""A file of a log that is read through the system's page cache, without a copy."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from .chain import read_at
+from .files import Disk
+
+_STEP_NBYTES = 1024 * 1024
+"""Fetched at a time: the call holds the GIL, and on a slow disk other threads wait no longer than for so much."""
+
+_AHEAD_NBYTES = 32 * 1024 * 1024
+"""The disk is asked for so much beforehand: it reads on while what came before is worked on."""
+
+
+class MappedFile:
+    """Views of an open file's pages. What is viewed needs no memory of its own: the system may drop it, and read it again.
+
+    The mapping lives until `let_go`, and longer while anybody has a view of it; it holds a descriptor beside `handle`. The file must
+    not become shorter than what was viewed meanwhile: who meets that gets a SIGBUS. A log's owner never cuts what is durable.
+    Not for several threads.
+    """
+
+    def __init__(self, disk: Disk, handle: int, path: Path) -> None:
+        self._disk = disk
+        self._handle = handle
+        self._path = path
+        self._mapping: mmap.mmap | None = None
+        self._asked_to = 0
+        """Up to where the disk was asked."""
+
+    def read(self, nbytes: int, offset: int) -> bytes:
+        """A copy, as `read_at`."""
+        return read_at(self._disk, self._handle, self._path, nbytes, offset)
+
+    def view(self, nbytes: int, offset: int) -> memoryview:
+        """The bytes there, fewer only at the file's end, fetched from the disk. Raises `CorruptLog` where that fails."""
+        try:
+            mapping = self._mapped()
+            end = min(offset + nbytes, len(mapping))
+            self._ask(offset, len(mapping))
+            self._disk.fetch(mapping, offset, end, _STEP_NBYTES)
+        except OSError:
+            # A file that cannot be mapped, an older kernel, or a disk that fails, which the read names.
+            return memoryview(self.read(nbytes, offset))
+        return memoryview(mapping)[offset:end]
+
+    def let_go(self) -> None:
+        self._mapping = None
+
+    def _mapped(self) -> mmap.mmap:
+        if self._mapping is None:
+            self._mapping = self._disk.map(self._handle)
+            self._asked_to = 0
+        return self._mapping
+
+    def _ask(self, offset: int, end: int) -> None:
+        """Keep the disk busy with what comes behind `offset`."""
+        begin, wanted = max(offset, self._asked_to), min(offset + _AHEAD_NBYTES, end)
+        if wanted - begin >= _AHEAD_NBYTES // 2 or (wanted == end and wanted > begin):
+            self._disk.read_ahead(self._handle, wanted - begin, begin)
+            self._asked_to = wanted

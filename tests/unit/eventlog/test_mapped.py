@@ -1,0 +1,90 @@
+"""Reading a log's files through the page cache: what is viewed, and what happens where the system cannot give it."""
+
+import errno
+import mmap
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from paramstream.errors import CorruptLog
+from paramstream.eventlog.files import Disk
+from paramstream.eventlog.mapped import MappedFile
+
+DATA = os.urandom(3 * mmap.PAGESIZE + 100)
+
+
+class Failing(Disk):
+    """Its pages cannot be brought in; `reads` says whether the same bytes can be read."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
+        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+
+    def read(self, handle: int, nbytes: int, offset: int) -> bytes:
+        if not self.reads:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, nbytes, offset)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+@pytest.fixture
+def handle(path: Path) -> Generator[int]:
+    handle = os.open(path, os.O_RDONLY)
+    yield handle
+    os.close(handle)
+
+
+@pytest.mark.parametrize("offset", [0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, len(DATA) - 1, len(DATA)])
+@pytest.mark.parametrize("nbytes", [0, 1, mmap.PAGESIZE + 1, len(DATA)])
+def test_a_view_is_what_a_read_gives(path: Path, handle: int, nbytes: int, offset: int) -> None:
+    file = MappedFile(Disk(), handle, path)
+    assert file.view(nbytes, offset) == file.read(nbytes, offset) == DATA[offset : offset + nbytes]
+    file.let_go()
+
+
+def test_a_view_outlives_the_file_and_its_reader(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    file = MappedFile(Disk(), handle, path)
+    view = file.view(len(DATA), 0)
+    file.let_go()
+    os.close(handle)
+    path.unlink()
+    assert view == DATA
+    with pytest.raises(TypeError):
+        view[0] = 1
+
+
+def test_a_view_that_died_leaves_no_descriptor(path: Path, handle: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file = MappedFile(Disk(), handle, path)
+    view = file.view(1, 0)
+    file.let_go()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del view
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_brought_in_is_read(path: Path, handle: int) -> None:
+    assert MappedFile(Failing(reads=True), handle, path).view(10, 5) == DATA[5:15]
+
+
+def test_a_disk_that_fails_is_named_and_no_signal(path: Path, handle: int) -> None:
+    with pytest.raises(CorruptLog, match=rf"{path} at offset 5: Input/output error"):
+        MappedFile(Failing(reads=False), handle, path).view(10, 5)
+
+
+def test_a_file_that_was_cut_meanwhile_ends_and_is_no_signal(path: Path, handle: int) -> None:
+    file = MappedFile(Disk(), handle, path)
+    assert file.view(1, 0) == DATA[:1]
+    os.truncate(path, mmap.PAGESIZE + 1)
+    assert file.view(len(DATA), mmap.PAGESIZE) == DATA[mmap.PAGESIZE : mmap.PAGESIZE + 1]
