@@ -508,7 +508,7 @@ class Replica:
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)
         if version is None:
-            return VersionNotHeld("nothing has been committed yet", topic=state.record.name, remedy="Use wait_version")
+            return VersionNotHeld("nothing has been committed yet", topic=state.record.name, remedy=_NONE_YET)
         return VersionNotHeld(
             f"the version is not kept here; kept are: {kept or 'none'}",
             topic=state.record.name,
@@ -526,6 +526,9 @@ class Replica:
         with self._sink.changed:
             self._sink.bounds = tuple(known for known in self._sink.bounds if known is not bound)
         self._bound = [known for known in self._bound if known is not bound]
+
+
+_NONE_YET = "Use wait_version; a replica that was restored to a moment before the first version has none"
 
 
 def _check_options(keep_versions: int, catch_up: str, arrays: str | None, store: TieredStore | None) -> None:

@@ -19,6 +19,7 @@ from ..transport.calls import TopicRecord, VersionRecord
 from .followed import Held
 from .playback import MAX_POSITION, Cut
 from .sources import Source
+from .times import last_ns_of
 
 Moment = int | VersionVector[str] | datetime | None
 
@@ -159,7 +160,7 @@ def _bounds(source: Source, at: VersionVector[str] | datetime | None, dense_only
         if at.tzinfo is None:
             raise InvalidEvent(f"{at} names no time zone", remedy="Give one, for example datetime.now(timezone.utc)")
         first = source.record.partitions if dense_only else 0
-        moment_ns = int(at.timestamp() * 1e9)
+        moment_ns = last_ns_of(at)
         return {number: _last_before(source, number, moment_ns) for number in numbers if number >= first}
     return dict.fromkeys(numbers, MAX_POSITION)
 

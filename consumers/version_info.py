@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from ..transport.calls import VersionRecord
+from .times import moment_of
 from .versions import Sealed
 
 
@@ -32,7 +33,7 @@ class VersionInfo:
         return cls(
             version=record.version,
             position=record.position,
-            time=_moment(record.time),
+            time=moment_of(record.time),
             tensors=record.tensors,
             bytes=record.nbytes,
             digest=record.digest.hex(),
@@ -46,13 +47,9 @@ class VersionInfo:
         return cls(
             version=sealed.version,
             position=sealed.position,
-            time=_moment(sealed.time),
+            time=moment_of(sealed.time),
             tensors=len(sealed.specs),
             bytes=sum(spec.nbytes for spec in sealed.specs.values() if not spec.tied_to),
             digest=sealed.digest,
             restorable=durable,
         )
-
-
-def _moment(time_ns: int) -> datetime:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from ...consistency.position import epoch_of
@@ -26,6 +26,7 @@ from ...transport.waiting import bounded
 from ..applying import Applier, TopicState
 from ..replica_sink import ReplicaSink
 from ..subscription_core import SubscriptionCore
+from ..times import moment_of
 from ..versions import Sealed
 from . import weights_file
 from .entry_pages import PAGE_BYTES, encode_page
@@ -76,7 +77,7 @@ class SnapshotInfo:
             floor=to_names(VersionVector({p: floor for p, (floor, _) in spans.items()})),
             ceiling=to_names(VersionVector({p: ceiling for p, (_, ceiling) in spans.items()})),
             bytes=sum(file.nbytes for file in manifest.files()),
-            time=datetime.fromtimestamp(manifest.time / 1e9, UTC),
+            time=moment_of(manifest.time),
             digest=digest,
         )
 

@@ -26,6 +26,7 @@ class Written:
     after_3: ps.VersionVector[str]
     then: datetime
     """After version 3, before version 4."""
+    versions: list[ps.VersionInfo]
 
 
 def weights_of(version: int) -> dict[str, npt.NDArray[Any]]:
@@ -51,7 +52,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
                 trainer.flush()
                 after_3, then = receipt.vector, datetime.now(UTC)
         trainer.flush()
-    return Written(log, folder, digests, after_3, then)
+        versions = client.versions("model")
+    return Written(log, folder, digests, after_3, then, versions)
 
 
 @pytest.fixture(params=["folder", "broker"])
@@ -110,6 +112,20 @@ def test_a_vector_of_the_weights_alone_serves_for_weights_alone(written: Written
 def test_a_time_gives_the_state_of_that_time(written: Written) -> None:
     with ps.restore(written.log, "model", at=written.then, arrays="numpy") as replica:
         check(replica, 3, written.digests[3])
+
+
+def test_the_time_that_is_told_of_a_version_gives_that_version(written: Written) -> None:
+    for info in written.versions:
+        with ps.restore(written.log, "model", at=info.time, arrays="numpy") as replica:
+            assert replica.weights().version == info.version
+
+
+def test_a_time_before_the_first_version_gives_none_and_says_so(written: Written) -> None:
+    with (
+        ps.restore(written.log, "model", at=datetime(2020, 1, 1, tzinfo=UTC), arrays="numpy") as replica,
+        pytest.raises(ps.VersionNotHeld, match="a moment before the first version"),
+    ):
+        replica.weights()
 
 
 def test_a_time_without_a_zone_is_refused(written: Written) -> None:
