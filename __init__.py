@@ -7,8 +7,8 @@ from .brokers.broker import Broker, BrokerStatus
 from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers.events import Event
-from .consumers.processor import Processor, ProcessorStatus, TaskStatus, processor
-from .consumers.processor_run import ProcessorRun
+from .consumers.processors.processor import Processor, ProcessorStatus, TaskStatus, processor
+from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
 from .consumers.snapshots.taking import SnapshotInfo
 from .consumers.status import ReplicaStatus, Served, Unfinished

@@ -27,9 +27,9 @@ from .brokers import registry
 from .consistency.gate import Ordering
 from .consistency.vector import VersionVector
 from .consumers.gathering import wait_replicas
-from .consumers.processor import Processor
-from .consumers.processor_run import ProcessorRun
-from .consumers.processor_task import Surroundings
+from .consumers.processors.processor import Processor
+from .consumers.processors.run import ProcessorRun
+from .consumers.processors.task import Surroundings
 from .consumers.replica import Replica
 from .consumers.restore import restore as restore_from
 from .consumers.status import ReplicaStatus

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from ..client import connect
-from ..consumers.processor import Processor
-from ..consumers.processor_run import ProcessorRun
+from ..consumers.processors.processor import Processor
+from ..consumers.processors.run import ProcessorRun
 from ..errors import InvalidEvent
 from .options import add_connect, add_timeout
 from .standing import StopSignal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paramstream.consumers.processor_core import EVERY_S, SHARE, Captured, SnapshotPlan
+from paramstream.consumers.processors.core import EVERY_S, SHARE, Captured, SnapshotPlan
 
 
 @pytest.fixture

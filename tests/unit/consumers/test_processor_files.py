@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import paramstream as ps
-from paramstream.consumers.processor_files import Origin, SnapshotFolder
-from paramstream.consumers.processor_state import encode_state
+from paramstream.consumers.processors.files import Origin, SnapshotFolder
+from paramstream.consumers.processors.state import encode_state
 
 ORIGIN = Origin("adder/1", 42, "grads", 1)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import paramstream as ps
-from paramstream.consumers.processor_state import decode_state, encode_state
+from paramstream.consumers.processors.state import decode_state, encode_state
 
 
 def again(state: dict[Any, Any]) -> dict[Any, Any]:

@@ -11,12 +11,12 @@ import pytest
 
 from feeding.fakes import FakeBroker
 from paramstream.consistency.vector import VersionVector
-from paramstream.consumers import processor_core
 from paramstream.consumers.events import Event
-from paramstream.consumers.processor import Processor, TaskStatus
-from paramstream.consumers.processor_files import Origin, SnapshotFolder
-from paramstream.consumers.processor_run import ProcessorRun
-from paramstream.consumers.processor_task import Surroundings
+from paramstream.consumers.processors import core as processor_core
+from paramstream.consumers.processors.files import Origin, SnapshotFolder
+from paramstream.consumers.processors.processor import Processor, TaskStatus
+from paramstream.consumers.processors.run import ProcessorRun
+from paramstream.consumers.processors.task import Surroundings
 from paramstream.errors import EventLost, LogTruncated
 from paramstream.transport.messages import Report
 from reference.waiting import eventually

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import CorruptLog, InvalidEvent
-from ..events.arrays import as_numpy, describe, is_torch, nbytes_of, row_major
+from ...errors import CorruptLog, InvalidEvent
+from ...events.arrays import as_numpy, describe, is_torch, nbytes_of, row_major
 
 MAX_DEPTH = 32
 """Of containers within containers: a list that holds itself is refused like any other bad state."""

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from ..errors import CorruptLog, InvalidEvent
-from .processor_state import EncodedState, decode_state
+from ...errors import CorruptLog, InvalidEvent
+from .state import EncodedState, decode_state
 
 _log = logging.getLogger(__name__)
 

@@ -15,20 +15,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..consistency.position import show
-from ..consistency.vector import PartitionId, VersionVector
-from ..errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
-from ..events.codec import encode_vector
-from ..transport.calls import DescribePartitions, OpenReplica, PartitionRecord, TopicRecord
-from ..transport.directory import Directory
-from ..transport.messages import Report
-from .events import Event
-from .links import MakeLink
+from ...consistency.position import show
+from ...consistency.vector import PartitionId, VersionVector
+from ...errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from ...events.codec import encode_vector
+from ...transport.calls import DescribePartitions, OpenReplica, PartitionRecord, TopicRecord
+from ...transport.directory import Directory
+from ...transport.messages import Report
+from ..events import Event
+from ..links import MakeLink
+from ..subscriber import Subscription
+from .core import SnapshotPlan
+from .files import Origin, SnapshotFolder
 from .processor import MakeOut, Out, Processor, State, TaskStatus
-from .processor_core import SnapshotPlan
-from .processor_files import Origin, SnapshotFolder
-from .processor_state import EncodedState, encode_state
-from .subscriber import Subscription
+from .state import EncodedState, encode_state
 
 OPEN_S = 30.0
 """How long a life may take to begin before it is tried again."""

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ..consistency.vector import VersionVector
-from ..errors import InvalidEvent
-from ..events.limits import check_name
-from .events import Event
+from ...consistency.vector import VersionVector
+from ...errors import InvalidEvent
+from ...events.limits import check_name
+from ..events import Event
 
 State = dict[Any, Any]
 """Keys are str, bytes or int; values plain data or numpy arrays (`processor_state.py`)."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from ..errors import ParamstreamTimeout
-from ..transport.waiting import bounded
+from ...errors import ParamstreamTimeout
+from ...transport.waiting import bounded
 from .processor import ProcessorStatus
-from .processor_task import Surroundings, Task
+from .task import Surroundings, Task
 
 TIMEOUT_S = 30.0
 

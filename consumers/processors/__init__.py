@@ -1,0 +1,1 @@
+"""Processors: events in, events out, exactly once."""
