@@ -35,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace-schema", action="store_true", help="names, shapes or dtypes change from this version on"
     )
+    parser.add_argument(
+        "--rewind",
+        action="store_true",
+        help="after a restore: the version supersedes every version of its number and above",
+    )
     add_timeout(parser, 600.0)
     add_json(parser)
 
@@ -52,13 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
                 tensors,
                 arguments.version,
                 schema="replace" if arguments.replace_schema else "same",
+                rewind=arguments.rewind,
                 timeout=arguments.timeout,
                 progress=sending.add,
             )
         publisher.flush(arguments.timeout)
-        digest = next(
-            (each.digest for each in client.versions(arguments.topic) if each.version == arguments.version), None
-        )
+        # The last of the number: a rewind may have sealed it anew.
+        sealed = [each for each in client.versions(arguments.topic) if each.version == arguments.version]
+        digest = sealed[-1].digest if sealed else None
     took = time.monotonic() - began
     if arguments.json:
         print_json(

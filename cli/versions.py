@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             (
                 version.version,
                 show(version.position),
-                version.time.isoformat(timespec="milliseconds"),
+                version.time.isoformat(timespec="microseconds"),
                 version.tensors,
                 size_text(version.bytes),
                 version.digest,

@@ -67,6 +67,11 @@ def check_alone(snapshot: Snapshot, *, as_of_version: bool) -> None:
     sealed = held.weights.sealed
     seen = {number: at for _, number, at in sealed.vector} if sealed is not None else {}
     ceilings = {number: ceiling for number, (_, ceiling) in held.spans().items()}
+    for number in range(held.partitions):
+        if held.state_of(number) is None:
+            raise _needs_log(
+                snapshot, number, START, START, "it is of a replica that did not follow all state partitions"
+            )
     for state in held.state:
         if state.floor < state.ceiling:
             raise _needs_log(snapshot, state.number, state.floor, state.ceiling, "it was copied while it moved")
@@ -79,8 +84,9 @@ def check_alone(snapshot: Snapshot, *, as_of_version: bool) -> None:
 
 
 def _needs_log(snapshot: Snapshot, number: int, floor: int, ceiling: int, problem: str) -> LogTruncated:
+    span = f", from {show(floor)} to {show(ceiling)}" if ceiling else ""
     return LogTruncated(
-        f"the snapshot alone does not give rows and KV: {problem}, from {show(floor)} to {show(ceiling)}",
+        f"the snapshot alone does not give rows and KV: {problem}{span}",
         topic=snapshot.manifest.topic,
         partition=number,
         position=ceiling,

@@ -149,9 +149,9 @@ class KafkaLog:
         return cls(**msgspec.json.decode(data, type=dict[str, Any]))
 
     @classmethod
-    def from_file(cls, path: Path, environment: Mapping[str, str] = os.environ, *, url: str = "") -> KafkaLog:
-        """The settings in a TOML file, by their names here. The password may stand in the environment instead, and the
-        servers in a "kafka://" URL, which go before those in the file.
+    def from_file(cls, path: Path, environment: Mapping[str, str] | None = None, *, url: str = "") -> KafkaLog:
+        """The settings in a TOML file, by their names here. The password may stand in the environment (of this process, unless
+        one is given) instead, and the servers in a "kafka://" URL, which go before those in the file.
 
         Raises `InvalidEvent` where the file cannot be read or holds something else, or the URL is of another kind.
         """
@@ -165,7 +165,7 @@ class KafkaLog:
             if name not in known:
                 raise _wrong(name, f"{path} holds an unknown setting; known ones are {', '.join(known)}")
             _check_type(name, value)
-        password = environment.get(PASSWORD_VARIABLE)
+        password = (os.environ if environment is None else environment).get(PASSWORD_VARIABLE)
         if password is not None and "sasl_plain_username" in values:
             values.setdefault("sasl_plain_password", password)
         if url:

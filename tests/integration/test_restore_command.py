@@ -73,3 +73,34 @@ def test_a_checkpoint_of_each_moment_and_source_has_the_original_names(
             for tensor in found.values():
                 assert tensor.dtype == torch.bfloat16 and bool((tensor == value).all()), line
     Tied(0.0).load_state_dict(safetensors.torch.load_file(out))
+
+
+def test_a_restored_checkpoint_goes_on_as_a_new_lineage_and_its_listed_time_gives_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = f"file:{tmp_path / 'log'}", tmp_path / "out.safetensors"
+    with ps.Broker(log=log) as broker:
+        at = ["--topic", "model", "--connect", broker.endpoint]
+        with ps.connect(broker.endpoint) as client:
+            client.create_topic("model")
+            trainer = client.publisher("model", producer="trainer")
+            for version in (1, 2, 3):
+                trainer.publish_weights(Tied(version / 4), version)
+            trainer.flush()
+        restored(capsys, out, "--connect", broker.endpoint, "--at", "1")
+        again = ["publish", str(out), *at, "--version", "2", "--json"]
+        assert main(again) == 1 and "rewind" in capsys.readouterr().err
+        assert main([*again, "--rewind"]) == 0
+        digest = json.loads(capsys.readouterr().out)["digest"]
+        assert main(["versions", *at]) == 0
+        _, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+        assert [(line[0], line[-1]) for line in lines] == [
+            ("1", "yes"),
+            ("2", "superseded"),
+            ("3", "superseded"),
+            ("2", "yes"),
+        ]
+        assert lines[-1][-2] == digest and lines[1][-2] != digest
+        for line, value in zip(lines, (0.25, 0.5, 0.75, 0.25), strict=True):
+            found = restored(capsys, out, "--log", log, "--time", line[2])
+            assert bool((found["head.bias"] == value).all())
