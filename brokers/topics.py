@@ -96,7 +96,12 @@ class Topics:
         needs = self.written(entry)
         self._owning.reconcile()
         _log.info("topic %r is deleted, %016x", record.name, record.id)
-        self._pending.when(needs, lambda: self._drop(record, reply))
+        self._pending.when(needs, lambda: self._deleted(record, reply))
+
+    def _deleted(self, record: TopicRecord, reply: Reply) -> None:
+        """Not where another broker owns `__meta` by now: there the topic may stand yet. What that one drops it drops itself."""
+        if self._partitions.has_meta:
+            self._drop(record, reply)
 
     def _drop(self, record: TopicRecord, reply: Reply | None = None) -> None:
         """Free what the log holds of it: only once nobody can come to know the topic any more."""
