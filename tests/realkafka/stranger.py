@@ -23,14 +23,16 @@ class Stranger:
 
         self._produce(write)
 
-    def write_transactions(self, topic: str, transactions: Sequence[tuple[bool, Sequence[bytes]]]) -> None:
-        """(whether it is committed, its values) of each. Returns once the markers stand."""
+    def write_transactions(
+        self, topic: str, transactions: Sequence[tuple[bool, Sequence[bytes]]], key: bytes | None = None
+    ) -> None:
+        """(whether it is committed, its values) of each; all have that key. Returns once the markers stand."""
 
         async def write(producer: Any) -> None:
             for is_committed, values in transactions:
                 await producer.begin_transaction()
                 for value in values:
-                    await producer.send_and_wait(topic, value, partition=0)
+                    await producer.send_and_wait(topic, value, key, partition=0)
                 await (producer.commit_transaction() if is_committed else producer.abort_transaction())
 
         self._produce(write, transactional_id="stranger")

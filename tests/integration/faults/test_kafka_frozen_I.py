@@ -1,5 +1,6 @@
 """Kafka is frozen, killed and started again: what was accepted is stored once it is back, once each and in order."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from records.frames import PARTITION, Owner, as_pairs, read_all
 from reference.waiting import eventually
 
 REQUEST_S = 0.5
+FROZEN_S = 5.0
+"""Longer than any request, and than the broker's session with Kafka."""
+NUMBERED = 20_000
+PACE_S = 0.001
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,43 @@ def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I0
             assert as_pairs(reader.read(PARTITION).records) == owner.events
     finally:
         log.close()
+
+
+@pytest.mark.slow
+def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_I08(own_kafka: cluster.Cluster) -> None:
+    settings = ps.KafkaLog(
+        own_kafka.bootstrap, topic_prefix="thaws.", request_timeout_s=2.0, session_timeout_s=FROZEN_S / 2
+    )
+    receipts: list[ps.Receipt] = []
+    with ps.Broker(log=settings) as broker, ps.connect(broker.endpoint, timeout=WAIT_S) as client:
+        client.create_topic("model", persistence="write_through", timeout=WAIT_S)
+        publisher = client.publisher("model", producer="trainer")
+
+        def publish() -> None:
+            for number in range(NUMBERED):
+                receipts.append(publisher.put(f"key-{number % 10}", b"%d" % number, timeout=2 * WAIT_S))
+                time.sleep(PACE_S)
+
+        publishing = threading.Thread(target=publish, name="publishing")
+        publishing.start()
+        try:
+            for _ in range(5):
+                before = len(receipts)
+                eventually(lambda before=before: len(receipts) > before + 100, WAIT_S)
+                cluster.freeze(own_kafka.nodes[0])
+                try:
+                    time.sleep(FROZEN_S)
+                finally:
+                    own_kafka.nodes[0].resume()
+        finally:
+            publishing.join()
+        publisher.flush(2 * WAIT_S)
+        assert [receipt.outcome for receipt in receipts] == ["durable"] * NUMBERED
+        stands: list[bytes | None] = []
+        with client.subscribe("model", start="earliest") as events:
+            while len(stands) < NUMBERED:
+                stands += [value for _, value, _ in events.next(WAIT_S).items]
+    assert stands == [b"%d" % number for number in range(NUMBERED)]
 
 
 def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(own_kafka: cluster.Cluster) -> None:

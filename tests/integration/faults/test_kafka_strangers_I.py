@@ -7,8 +7,12 @@ from dataclasses import replace
 import pytest
 
 import paramstream as ps
+from paramstream.eventlog.changelog import ChangelogRecord
+from paramstream.eventlog.kafka.changelog import KafkaChangelogs
 from paramstream.eventlog.kafka.log import KafkaEventLog
 from paramstream.eventlog.kafka.reading import KafkaReader
+from paramstream.eventlog.kafka.topics import changelog_name
+from paramstream.eventlog.kafka.wire import aiokafka
 from paramstream.events.codec import Head, encode_event
 from paramstream.events.kinds import Put, PutItem
 from paramstream.events.limits import MAX_EVENT_BYTES
@@ -75,6 +79,27 @@ def test_no_record_of_a_transaction_ever_counts_and_positions_pass_the_markers_I
     assert read_all(partition) == owner.events
     with KafkaReader(log.settings) as reader:
         assert as_pairs(reader.read(PARTITION).records) == owner.events
+
+
+def test_what_was_aborted_is_never_read_from_a_changelog_and_many_markers_do_not_end_it_I12(
+    kafka: ps.KafkaLog, stranger: Stranger
+) -> None:
+    changelogs = KafkaChangelogs(kafka)
+    try:
+        changelog = changelogs.open(PARTITION, "weights", 1)
+        changelog.open_writer()
+        topic = changelog_name(kafka.topic_prefix, "weights", PARTITION[0])
+        first, last = ([ChangelogRecord(key, key) for key in keys] for keys in ((b"a", b"b"), (b"c", b"d")))
+        changelog.write(first)
+        stranger.write_transactions(topic, [(False, [b"aborted"] * 3)], b"a")
+        changelog.write(last)
+        stranger.write_transactions(topic, [(False, [b"aborted"])] * 30, b"d")
+        assert list(changelog.read()) == first + last
+        changelog.write(first)
+        assert list(changelog.read()) == first + last + first
+        changelog.close()
+    finally:
+        changelogs.close()
 
 
 def test_events_of_the_greatest_size_sent_together_are_stored_and_a_greater_one_is_refused_J02(
@@ -183,24 +208,23 @@ def test_an_existing_topic_with_too_few_partitions_gets_more(log: KafkaEventLog,
     assert read_all(partition) == owner.events
 
 
-def test_a_producer_that_died_is_made_anew_and_every_event_is_there_once_I14(log: KafkaEventLog) -> None:
+def test_a_producer_that_died_is_made_anew_and_every_event_is_there_once_I14(
+    log: KafkaEventLog, caplog: pytest.LogCaptureFixture
+) -> None:
     owner = Owner()
     partition = opened(log, owner)
     append_all(partition, [owner.put() for _ in range(50)])
     sync_all(partition, owner)
     wire, thread = vars(log)["_wire"], vars(log)["_thread"]
-    errors = __import__("aiokafka.errors", fromlist=["errors"])
 
     async def kill() -> None:
-        vars(wire)["_producer"]._message_accumulator.fail_all(
-            errors.KafkaError("Unexpected error during batch delivery")
-        )
+        error = aiokafka(".errors").KafkaError("Unexpected error during batch delivery")
+        vars(wire)["_producer"]._message_accumulator.fail_all(error)
 
     thread.call(kill(), 5.0)
-    for _ in range(150):
-        partition.append(owner.put())
-        partition.sync()
+    append_all(partition, [owner.put() for _ in range(150)])
     sync_all(partition, owner)
+    assert "batch delivery" in caplog.text, "it is said why nothing became durable for a while"
     assert read_all(partition) == owner.events
     eventually(lambda: not partition.trouble)
 
