@@ -30,10 +30,13 @@ BATCH_NBYTES = 1024 * 1024
 LINGER_MS = 5
 """Of the producer that moves as much as it can; the one that waits for each ack sends at once."""
 
+STARTS = 3
+"""The ports of a new Kafka are chosen free, and somebody else may take one before it does."""
+
 
 def why_there_is_none() -> str:
     """Why there is no Kafka to measure with; empty where there is one."""
-    if os.environ.get(VARIABLE):
+    if is_named():
         return ""
     if not PROGRAM.is_file():
         return f"{VARIABLE} names no Kafka, and {PROGRAM} is missing"
@@ -42,22 +45,36 @@ def why_there_is_none() -> str:
     return ""
 
 
+def is_named() -> bool:
+    """The Kafka to measure with is the user's own."""
+    return bool(os.environ.get(VARIABLE))
+
+
 @contextmanager
-def kafka() -> Generator[str]:
-    """HOST:PORT of the Kafka that PARAMSTREAM_KAFKA names, or of one that is started for the time being."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        yield named
+def kafka(nodes: int = 1) -> Generator[str]:
+    """The servers of the Kafka that PARAMSTREAM_KAFKA names, or of one of so many nodes that is started for the time being."""
+    if is_named():
+        yield os.environ[VARIABLE]
         return
-    with subprocess.Popen([sys.executable, str(PROGRAM)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            said = process.stdout.readline().split()
-            if said[:1] != ["bootstrap"]:
-                raise RuntimeError(f"{PROGRAM} started no Kafka")
-            yield said[1]
-        finally:
-            process.terminate()
+    process, servers = _start(nodes)
+    try:
+        yield servers
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _start(nodes: int) -> tuple[subprocess.Popen[str], str]:
+    for _ in range(STARTS):
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), f"--nodes={nodes}"], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        said = process.stdout.readline().split()
+        if said[:1] == ["bootstrap"]:
+            return process, said[1]
+        process.communicate()
+    raise RuntimeError(f"{PROGRAM} started no Kafka")
 
 
 @contextmanager
@@ -82,8 +99,8 @@ async def _delete_topics(bootstrap: str, prefix: str) -> None:
 class BareProducer(Process):
     """Sends one value again and again to a topic of its own, which it makes."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__(_answer, bootstrap, topic)
+    def __init__(self, bootstrap: str, topic: str, replication: int = 1) -> None:
+        super().__init__(_answer, bootstrap, topic, replication)
 
     def seconds(self, count: int, nbytes: int) -> float:
         """From the first of `count` records of `nbytes` to the ack of the last, in batches as full as they can be."""
@@ -94,14 +111,14 @@ class BareProducer(Process):
         return list(self.ask(("latencies", count, nbytes, gap_s)))
 
 
-def _answer(pipe: Connection, bootstrap: str, topic: str) -> None:
-    asyncio.run(_serve(pipe, bootstrap, topic))
+def _answer(pipe: Connection, bootstrap: str, topic: str, replication: int) -> None:
+    asyncio.run(_serve(pipe, bootstrap, topic, replication))
 
 
-async def _serve(pipe: Connection, bootstrap: str, topic: str) -> None:
+async def _serve(pipe: Connection, bootstrap: str, topic: str, replication: int) -> None:
     admin = aiokafka(".admin").AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    await admin.create_topics([aiokafka(".admin").NewTopic(topic, 1, 1)])
+    await admin.create_topics([aiokafka(".admin").NewTopic(topic, 1, replication)])
     await admin.close()
     producers = [
         aiokafka().AIOKafkaProducer(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import paramstream as ps
 
-from .bare_kafka import BareProducer, kafka, topic_prefix, why_there_is_none
+from .bare_kafka import BareProducer, is_named, kafka, topic_prefix, why_there_is_none
 from .processes import DEADLINE_S, broker, medians, percentile
 
 SMALL_NBYTES = 1024
@@ -22,37 +22,62 @@ GAP_S = 0.005
 TRANSPORT = "ipc"
 
 
+NODES = 3
+"""Of the Kafka in which a record stands three times: only there does an ack outlive the death of a machine."""
+
+
 def run(quick: bool = False) -> dict[str, object]:
     """Values of 1 KiB by `put_many` and one by one, and of 512 KiB: MB/s of them over ipc, and the ratio to the bare producer.
 
     `write_back` is measured from the first put until all is durable; `write_through` from each put to its being accepted, p50
-    and p99. One partition, one Kafka node; medians of the rounds. `skipped` says why, where there is no Kafka.
+    and p99, with one node and then (`replicated_`) with three that have a copy each; the second only in a Kafka that is started
+    here. One partition; medians of the rounds. `skipped` says why, where there is no Kafka.
     """
     reason = why_there_is_none()
     if reason:
         return {"skipped": reason}
     rounds, mib, puts = (3, 16, 100) if quick else (7, 64, 300)
-    with ExitStack() as closing:
-        bootstrap = closing.enter_context(kafka())
-        prefix = closing.enter_context(topic_prefix(bootstrap))
-        endpoint = closing.enter_context(broker(TRANSPORT, f"kafka://{bootstrap}", kafka_prefix=prefix))
-        client = closing.enter_context(ps.connect(endpoint))
-        client.create_topic("back", persistence="write_back")
-        client.create_topic("through", persistence="write_through")
-        back = closing.enter_context(client.publisher("back", producer="back"))
-        through = closing.enter_context(client.publisher("through", producer="through"))
-        bare = closing.enter_context(BareProducer(bootstrap, f"{prefix}bare"))
+    results: dict[str, object] = {}
+    with (
+        _both(1) as (client, bare),
+        client.publisher("back", producer="back") as back,
+        client.publisher("through", producer="through") as through,
+    ):
 
         def measure(mib: int, puts: int) -> dict[str, float]:
-            return (
-                _throughput("1k_batched", back, bare, _in_batches, mib * 2**20, SMALL_NBYTES)
-                | _throughput("1k", back, bare, _one_by_one, mib * 2**18, SMALL_NBYTES)
-                | _throughput("512k", back, bare, _one_by_one, mib * 2**20, LARGE_NBYTES)
-                | _acks(through, bare, puts)
-            )
+            return _throughputs(back, bare, mib) | _acks(through, bare, puts)
 
         measure(8, 20)  # The first ones pay for what is made on first use.
-        return medians([measure(mib, puts) for _ in range(rounds)])
+        results |= medians([measure(mib, puts) for _ in range(rounds)])
+    if not is_named():
+        with _both(NODES) as (client, bare), client.publisher("through", producer="through") as through:
+            _acks(through, bare, 20)
+            replicated = medians([_acks(through, bare, puts) for _ in range(rounds)])
+            results |= {f"replicated_{name}": value for name, value in replicated.items()}
+    return results
+
+
+@contextmanager
+def _both(nodes: int) -> Generator[tuple[ps.Client, BareProducer]]:
+    """A client with the topics "back" and "through", and a bare producer, over one Kafka with as many copies as it has nodes."""
+    with kafka(nodes) as servers, topic_prefix(servers) as prefix:
+        settings: dict[str, str | int] = {"topic_prefix": prefix, "replication_factor": nodes}
+        with (
+            broker(TRANSPORT, f"kafka://{servers}", kafka_settings=settings) as endpoint,
+            ps.connect(endpoint) as client,
+            BareProducer(servers, f"{prefix}bare", nodes) as bare,
+        ):
+            client.create_topic("back", persistence="write_back")
+            client.create_topic("through", persistence="write_through")
+            yield client, bare
+
+
+def _throughputs(publisher: ps.Publisher, bare: BareProducer, mib: int) -> dict[str, float]:
+    return (
+        _throughput("1k_batched", publisher, bare, _in_batches, mib * 2**20, SMALL_NBYTES)
+        | _throughput("1k", publisher, bare, _one_by_one, mib * 2**18, SMALL_NBYTES)
+        | _throughput("512k", publisher, bare, _one_by_one, mib * 2**20, LARGE_NBYTES)
+    )
 
 
 Put = Callable[[ps.Publisher, int, bytes], None]

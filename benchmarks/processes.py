@@ -74,11 +74,14 @@ class Process:
 
 @contextmanager
 def broker(
-    transport: str, log: str = "memory:", log_limit_bytes: int = 4 * 1024**3, kafka_prefix: str = ""
+    transport: str,
+    log: str = "memory:",
+    log_limit_bytes: int = 4 * 1024**3,
+    kafka_settings: Mapping[str, str | int] | None = None,
 ) -> Generator[str]:
     """`paramstream broker` on a free address: its endpoint.
 
-    `log` is "memory:", "file:", which gets a new folder, or the URL of a Kafka, where the names of its topics begin with `kafka_prefix`.
+    `log` is "memory:", "file:", which gets a new folder, or the URL of a Kafka, with settings as `ps.KafkaLog` names them.
     """
     with ExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="paramstream-"))
@@ -92,8 +95,9 @@ def broker(
             free_address(transport, folder),
         ]
         command += ["--log", f"file:{folder}/log" if log == "file:" else log, "--log-limit", str(log_limit_bytes)]
-        if kafka_prefix:
-            Path(folder, "kafka.toml").write_text(f'topic_prefix = "{kafka_prefix}"\n')
+        if kafka_settings is not None:
+            settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in kafka_settings.items())
+            Path(folder, "kafka.toml").write_text(settings)
             command += ["--kafka-config", f"{folder}/kafka.toml"]
         process = closing.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         closing.callback(process.terminate)
