@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,12 +77,15 @@ def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_
                 receipts.append(publisher.put(f"key-{number % 10}", b"%d" % number, timeout=2 * WAIT_S))
                 time.sleep(PACE_S)
 
+        def has_put(count: int) -> bool:
+            return len(receipts) >= count
+
         publishing = threading.Thread(target=publish, name="publishing")
         publishing.start()
         try:
             for _ in range(5):
-                before = len(receipts)
-                eventually(lambda before=before: len(receipts) > before + 100, WAIT_S)
+                goal = len(receipts) + 100
+                eventually(partial(has_put, goal), WAIT_S)
                 cluster.freeze(own_kafka.nodes[0])
                 try:
                     time.sleep(FROZEN_S)

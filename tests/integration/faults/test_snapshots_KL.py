@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ from paramstream.events.manifest import decode_manifest, encode_manifest
 from processes.child import Child
 
 WAIT_S = 20.0
+LIMIT = 4 << 20
+"""Of a log from which state leaves behind its keeper's snapshots."""
 
 
 @pytest.fixture
@@ -81,6 +84,42 @@ def test_a_key_deleted_after_a_snapshot_stays_deleted_L09(client: ps.Client, pub
     with client.replica("model", start=f"snapshot:{tmp_path}") as again, client.replica("model") as reference:
         assert (again.get("k"), again.get("kept"), again.get("short")) == (None, b"2", None)
         assert again.digest() == reference.digest()
+
+
+def test_a_snapshot_older_than_a_delete_that_has_left_the_log_is_refused_and_the_key_stays_deleted_L09(
+    tmp_path: Path,
+) -> None:
+    log, keeper = f"file:{tmp_path}/log", tmp_path / "keeper"
+    with ps.Broker(log=log, log_limit=LIMIT, keeper=keeper) as broker, ps.connect(broker.endpoint) as client:
+        client.create_topic("model")
+        pub = client.publisher("model", producer="trainer")
+        pub.put("k", b"1").durable.result(WAIT_S)
+        with client.replica("model") as replica:
+            replica.snapshot(tmp_path / "old")
+        deleted = pub.delete("k").durable.result(WAIT_S)
+        deadline = time.monotonic() + 2 * WAIT_S
+        number = 0
+        while not _has_left_the_log(client, deleted):
+            assert time.monotonic() < deadline
+            number += 1
+            # Where the log is full, its keeper makes room.
+            with suppress(ps.StorageFull):
+                pub.put(f"other-{number % 100}", bytes(LIMIT // 256)).accepted.result(WAIT_S)
+        with pytest.raises(ps.LogTruncated) as caught:
+            client.replica("model", start=f"snapshot:{tmp_path}/old")
+        assert (caught.value.topic, caught.value.partition) == ("model", 0)
+        with client.replica("model") as late:
+            assert late.get("k") is None
+    with ps.restore(log, "model", snapshots=keeper) as restored:
+        assert restored.get("k") is None
+
+
+def _has_left_the_log(client: ps.Client, vector: ps.VersionVector[str]) -> bool:
+    try:
+        client.subscribe("model", start=vector).close()
+    except ps.LogTruncated:
+        return True
+    return False
 
 
 def test_a_delete_older_than_the_put_that_a_snapshot_holds_removes_nothing_H12(
