@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -14,11 +15,15 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 10.0
 
+_UNHEARD = logging.NullHandler()
+"""Where nobody has asked for logs, aiokafka's go nowhere: while Kafka is away it would write ten lines a second to standard error."""
+
 
 class KafkaThread:
     """Runs coroutines for other threads. Ends with `close`."""
 
     def __init__(self, name: str = "paramstream-kafka") -> None:
+        logging.getLogger("aiokafka").addHandler(_UNHEARD)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -270,12 +270,15 @@ class Wire:
         client = self._client
         if client.cluster.partitions_for_topic(topic) is None:
             await client.add_topic(topic)
-        leader = client.cluster.leader_for_partition(self._kafka.TopicPartition(topic, partition))
+        place = self._kafka.TopicPartition(topic, partition)
+        leader = client.cluster.leader_for_partition(place)
         if leader is None or leader < 0:
             has_answered = await client.force_metadata_update()
             if client.cluster.partitions_for_topic(topic) is None:
                 # A Kafka that is down has not said that it knows no such topic.
                 raise TopicUnknown(f"Kafka knows no topic {topic!r}") if has_answered else Trouble("no node answers")
+            leader = client.cluster.leader_for_partition(place)
+        if leader is None or leader < 0:
             raise Trouble(f"{topic}/{partition} has no leader just now")
         return int(leader)
 
