@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ..brokers.registry import topics_in
 from ..consistency.position import show
 from ..consumers.snapshots.verifying import SnapshotCheck, is_snapshot_folder, verify_snapshots
+from ..errors import CorruptLog, LogTruncated
+from ..eventlog.kafka.reading import KafkaReader
+from ..eventlog.kafka.settings import KafkaLog
+from ..eventlog.kafka.verifying import verify_kafka
 from ..eventlog.local import META
+from ..eventlog.reading import FolderReader, LogReader
 from ..eventlog.verifying import PartitionCheck, verify_log
 from ..tiers.sizes import size_text
-from .options import add_json
+from .options import add_json, add_kafka_config, log_of
 from .output import print_json
 
 NAME: str = "verify"
@@ -19,50 +26,83 @@ HELP: str = "read a log or snapshots as a whole, and name what is damaged; exit 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder",
+        "place",
         metavar="DIR_OR_LOG",
-        help='the folder of a log (also as "file:DIR") or of snapshots; the broker of a log may be running',
+        help='the folder of a log (also as "file:DIR"), of snapshots (also as "snapshot:DIR") or of a keeper; or '
+        '"kafka://HOST:PORT". The broker of a log may be running',
     )
+    add_kafka_config(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = Path(arguments.folder.removeprefix("file:").removeprefix("snapshot:")).expanduser()
+    place: str = arguments.place
+    if place.startswith("kafka:") or arguments.kafka_config is not None:
+        arguments.log = place
+        return _verify_kafka(log_of(arguments), place, as_json=arguments.json)
+    folder = Path(place.removeprefix("file:").removeprefix("snapshot:")).expanduser()
+    if not folder.is_dir():
+        raise CorruptLog(f"{folder} is no folder of a log or of snapshots", item=str(folder))
     if (folder / META).is_file() or not is_snapshot_folder(folder):
-        return _verify_log(folder, as_json=arguments.json)
+        return _verify_folder(folder, as_json=arguments.json)
     return _verify_snapshots(folder, as_json=arguments.json)
 
 
-def _verify_log(folder: Path, *, as_json: bool) -> int:
+def _verify_folder(folder: Path, *, as_json: bool) -> int:
+    with FolderReader(folder) as reader:
+        names = _names(reader)
+    return _verify_log(verify_log(folder), str(folder), names, as_json=as_json)
+
+
+def _verify_kafka(settings: str | KafkaLog, place: str, *, as_json: bool) -> int:
+    with KafkaReader(KafkaLog.from_url(settings) if isinstance(settings, str) else settings) as reader:
+        return _verify_log(verify_kafka(reader), place, _names(reader), as_json=as_json)
+
+
+def _names(reader: LogReader) -> dict[int, str]:
+    """Of the topics, by id; none where what holds them is damaged, which its own check says."""
+    try:
+        return {topic.id: topic.name for topic in topics_in(reader)}
+    except (CorruptLog, LogTruncated):
+        return {}
+
+
+def _verify_log(checks: Iterable[PartitionCheck], place: str, names: Mapping[int, str], *, as_json: bool) -> int:
     found: list[PartitionCheck] = []
-    for check in verify_log(folder):
+    for check in checks:
         found.append(check)
         if not as_json:
-            print(_partition_line(check))
-            for flaw in check.flaws:
-                at = "" if flaw.position is None else f", behind position {show(flaw.position)}"
-                print(f"  damaged: {flaw.path} at offset {flaw.offset}{at}: {flaw.problem}")
-            if check.torn:
-                print(f"  torn, and cut by the next owner: {check.torn}")
+            _print_partition(check, names)
     whole = not any(check.flaws for check in found)
     if as_json:
-        print_json({"kind": "log", "folder": str(folder), "whole": whole, "partitions": [_as_json(c) for c in found]})
+        partitions = [_as_json(check, names) for check in found]
+        print_json({"kind": "log", "folder": place, "whole": whole, "partitions": partitions})
     else:
-        print(f"{folder}: {'whole' if whole else 'damaged'}")
+        print(f"{place}: {'whole' if whole else 'damaged'}")
     return 0 if whole else 1
 
 
-def _partition_line(check: PartitionCheck) -> str:
+def _print_partition(check: PartitionCheck, names: Mapping[int, str]) -> None:
     topic, number = check.partition
     state = "damaged" if check.flaws else "whole"
-    return (
-        f"{topic:016x}-{number}: {state}, {check.records} records in {check.files} files, {size_text(check.nbytes)}, "
-        f"behind {show(check.first)} to {show(check.last)}"
+    name = f"{names[topic]}/{number} " if topic in names else ""
+    print(
+        f"{name}({topic:016x}-{number}): {state}, {check.records} records in {check.files} files, "
+        f"{size_text(check.nbytes)}, behind {show(check.first)} to {show(check.last)}"
     )
+    for flaw in check.flaws:
+        offset = "" if flaw.offset is None else f" at offset {flaw.offset}"
+        at = "" if flaw.position is None else f", behind position {show(flaw.position)}"
+        print(f"  damaged: {flaw.path}{offset}{at}: {flaw.problem}")
+    if check.torn:
+        print(f"  torn, and cut by the next owner: {check.torn}")
+    for path in check.remade:
+        print(f"  no longer fits, and is made again: {path}")
 
 
-def _as_json(check: PartitionCheck) -> dict[str, object]:
+def _as_json(check: PartitionCheck, names: Mapping[int, str]) -> dict[str, object]:
     return {
+        "topic": names.get(check.partition[0]),
         "topic_id": f"{check.partition[0]:016x}",
         "partition": check.partition[1],
         "whole": not check.flaws,
@@ -72,6 +112,7 @@ def _as_json(check: PartitionCheck) -> dict[str, object]:
         "first": show(check.first),
         "last": show(check.last),
         "torn": check.torn,
+        "remade": [str(path) for path in check.remade],
         "damaged": [
             {
                 "file": str(flaw.path),

@@ -209,6 +209,6 @@ def check_meta(folder: Path) -> None:
         raise CorruptLog(f"{folder} is no log: it has no file {META!r}") from error
     if text != META_TEXT:
         raise CorruptLog(
-            f"{folder} says {text.strip()[:80]!r}, this reader knows {META_TEXT.strip()!r}",
+            f"{folder / META} says {text.strip()[:80]!r}, this reader knows {META_TEXT.strip()!r}",
             remedy="Upgrade this reader",
         )

@@ -40,7 +40,7 @@ class FailureCount:
         payload = self._slots.read()
         if payload is None:
             self._slots.close()
-            raise CorruptLog(f"both copies in {path} are damaged", remedy="Remove the file: writes then count from 0")
+            raise _damaged_count(path)
         self._count: int = _COUNT.unpack(payload)[0]
 
     @property
@@ -59,6 +59,22 @@ class FailureCount:
 
     def close(self) -> None:
         self._slots.close()
+
+
+def check_failures(disk: Disk, folder: Path) -> None:
+    """Raises `CorruptLog` where the count in a log's folder could not be read by an owner. Changes nothing."""
+    if FailureCount.NAME not in disk.names(folder):
+        return
+    slots = SlotFile(disk, disk.open(folder / FailureCount.NAME), _COUNT.size)
+    try:
+        if slots.read() is None:
+            raise _damaged_count(folder / FailureCount.NAME)
+    finally:
+        slots.close()
+
+
+def _damaged_count(path: Path) -> CorruptLog:
+    return CorruptLog(f"both copies in {path} are damaged", remedy="Remove the file: writes then count from 0")
 
 
 class End(NamedTuple):

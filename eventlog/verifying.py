@@ -15,10 +15,14 @@ from ..consistency.vector import PartitionId
 from ..errors import CorruptLog
 from .chain import Segment, link, read_at, read_header, segment_numbers, segment_path
 from .files import Disk
+from .index import SUFFIX
 from .local import partition_folder
-from .marks import End, EndFile
+from .lookup import stored
+from .marks import End, EndFile, check_failures
 from .reading import FolderReader
 from .segment import HEADER_NBYTES, Damage, ReadAt, Scan, find_whole_record
+
+_DURABLE = ", and it was durable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,8 @@ class Flaw:
     """Something that is damaged."""
 
     path: Path
-    offset: int
-    """In the file, where it begins."""
+    offset: int | None
+    """In the file, where it begins; None where the problem says where it is."""
     position: int | None
     """Of the last record before it that counts; None where that is not known."""
     problem: str
@@ -50,12 +54,17 @@ class PartitionCheck:
     torn: str
     """What a writer that was killed left behind the last whole record: the next owner cuts it. Empty where there is nothing."""
     flaws: tuple[Flaw, ...]
+    remade: tuple[Path, ...] = ()
+    """Indices that do not fit, or are damaged: they are made again where they are needed."""
 
 
 def verify_log(folder: Path, disk: Disk | None = None) -> Iterator[PartitionCheck]:
-    """Each partition of the log in turn. Raises `CorruptLog` where the folder holds no log, `BindFailed` where it cannot be read."""
+    """Each partition of the log in turn. Raises `CorruptLog` where the folder holds no log, or no owner could open it for its own
+    files, `BindFailed` where it cannot be read.
+    """
     disk = Disk() if disk is None else disk
     with FolderReader(folder, disk) as reader:
+        check_failures(disk, folder)
         for partition in reader.partitions():
             yield _Check(disk, partition_folder(folder, partition), partition, owner_lives=reader.owner_lives).run()
 
@@ -71,10 +80,12 @@ class _Check:
         self._files = ExitStack()
         self._flaws: list[Flaw] = []
         self._torn = ""
+        self._end: End | None = None
         self._records = self._nbytes = self._last = 0
 
     def run(self) -> PartitionCheck:
         with self._files:
+            self._end = self._read_end()
             opened = self._open_all()
             segments = [segment for segment, _ in opened]
             try:
@@ -83,6 +94,9 @@ class _Check:
                 self._flaws.append(Flaw(self._folder, 0, error.position, error.problem))
             for segment, read in opened:
                 self._read(segment, read, is_newest=segment is segments[-1])
+            remade = [each.path.with_suffix(SUFFIX) for each in segments[:-1] if not self._has_index(each)]
+        if not self._owner_lives:
+            self._check_length(segments)
         first = segments[0].start if segments else 0
         return PartitionCheck(
             self._partition,
@@ -93,10 +107,29 @@ class _Check:
             self._last,
             self._torn,
             tuple(self._flaws),
+            tuple(path for path in remade if path.exists()),
         )
 
+    def _has_index(self, segment: Segment) -> bool:
+        return stored(self._disk, segment) is not None
+
+    def _check_length(self, segments: list[Segment]) -> None:
+        """Whether all is there that was told durable. What is damaged below that has been named already."""
+        end, newest = self._end, segments[-1] if segments else None
+        reached = (newest.number, newest.end) if newest is not None else (0, 0)
+        if end is None or end.offset <= HEADER_NBYTES or reached >= (end.number, end.offset):
+            return
+        if not any(flaw.problem.endswith(_DURABLE) for flaw in self._flaws):
+            path = segment_path(self._folder, end.number)
+            there = f"it ends at offset {reached[1]}" if reached[0] == end.number else "it is not there"
+            offset = reached[1] if reached[0] == end.number else 0
+            self._flaws.append(Flaw(path, offset, self._last, f"{there}, and had {end.offset} bytes{_DURABLE}"))
+
+    def _was_durable(self, number: int, offset: int) -> bool:
+        return self._end is not None and self._end.offset > HEADER_NBYTES and (number, offset) < self._end[:2]
+
     def _open_all(self) -> list[tuple[Segment, ReadAt]]:
-        end = self._end()
+        end = self._end
         numbers = segment_numbers(self._disk.names(self._folder))
         if self._owner_lives:
             numbers = [number for number in numbers if end is not None and number <= end.number]
@@ -108,7 +141,9 @@ class _Check:
             except FileNotFoundError:
                 continue  # Its owner has cut it meanwhile.
             except CorruptLog as error:
-                if number != numbers[-1] or self._owner_lives:
+                if self._was_durable(number, 0):
+                    self._flaws.append(Flaw(path, 0, None, error.problem + _DURABLE))
+                elif number != numbers[-1] or self._owner_lives:
                     self._flaws.append(Flaw(path, 0, None, error.problem))
                 else:
                     self._torn = f"{path}: {error.problem}"
@@ -118,7 +153,7 @@ class _Check:
             found.append((segment, read))
         return found
 
-    def _end(self) -> End | None:
+    def _read_end(self) -> End | None:
         try:
             end_file = EndFile(self._disk, self._folder, write=False)
         except FileNotFoundError:
@@ -157,11 +192,14 @@ class _Check:
             offset = whole_at
 
     def _note(self, segment: Segment, damage: Damage, whole_at: int | None, *, is_newest: bool) -> None:
-        if is_newest and whole_at is None and not damage.is_foreign and not self._owner_lives:
+        was_durable = self._was_durable(segment.number, damage.offset)
+        is_tail = is_newest and whole_at is None and not damage.is_foreign
+        if is_tail and not was_durable and not self._owner_lives:
             rest = segment.end - damage.offset
             self._torn = f"{segment.path}: {rest} bytes from offset {damage.offset} on ({damage.reason})"
             return
         behind = (
             "nothing whole stands behind it" if whole_at is None else f"the next whole record is at offset {whole_at}"
         )
-        self._flaws.append(Flaw(segment.path, damage.offset, damage.reached, f"{damage.reason}; {behind}"))
+        durable = _DURABLE if is_tail and was_durable else ""
+        self._flaws.append(Flaw(segment.path, damage.offset, damage.reached, f"{damage.reason}; {behind}{durable}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import CorruptLog
 from ...events import manifest as manifests
-from .folder import in_order, latest_in, topic_folders
+from .folder import LATEST, in_order, latest_in, topic_folders
 from .reading import Snapshot
 
 
@@ -34,7 +34,7 @@ def is_snapshot_folder(path: Path) -> bool:
 
 
 def verify_snapshots(root: Path) -> Iterator[SnapshotCheck]:
-    """Each snapshot in turn; `root` may be one itself. Raises `CorruptLog` where it is no folder."""
+    """Each snapshot in turn, and a `latest` that names none; `root` may be a snapshot itself. Raises `CorruptLog` where it is no folder."""
     if (root / manifests.NAME).is_file():
         yield _check(root, latest_in(root.parent) == root)
         return
@@ -42,6 +42,9 @@ def verify_snapshots(root: Path) -> Iterator[SnapshotCheck]:
         latest = latest_in(folder)
         for path in sorted(in_order(folder)):
             yield _check(path, path == latest)
+        if latest is None and (folder / LATEST).exists():
+            flaw = folder / LATEST, "it names no snapshot that is there; the newest whole one is used"
+            yield SnapshotCheck(folder / LATEST, None, None, True, 0, 0, (flaw,))
 
 
 def _check(path: Path, is_latest: bool) -> SnapshotCheck:

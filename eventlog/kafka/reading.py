@@ -6,9 +6,9 @@ compare the stamps in the frames: Kafka's own times follow its clocks, and its l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ...consistency.position import START, show
 from ...consistency.vector import PartitionId
@@ -23,6 +23,9 @@ from .log import KafkaEventLog
 from .recovery import find
 from .scan import Place, Scan, base_at, newest_mark, no_base_at_start
 from .settings import KafkaLog
+from .wire import patiently
+
+T = TypeVar("T")
 
 
 class KafkaReader:
@@ -31,6 +34,7 @@ class KafkaReader:
     def __init__(self, settings: KafkaLog) -> None:
         """Raises `ConnectFailed` where no server answers, `InvalidEvent` where aiokafka is not installed."""
         self._log = KafkaEventLog(settings)
+        self._within_s = settings.request_timeout_s
         self._indices: dict[PartitionId, OffsetIndex] = {}
         self._walked: set[PartitionId] = set()
         """Those whose bases are all in their index."""
@@ -49,6 +53,11 @@ class KafkaReader:
     def partitions(self) -> list[PartitionId]:
         return self._log.partitions()
 
+    def name_of(self, partition: PartitionId) -> str:
+        """What Kafka calls it: TOPIC/PARTITION. Raises `UnknownTopic`."""
+        place, _, _ = self._log.reaching(partition)
+        return f"{place.topic}/{place.number}"
+
     def read(self, partition: PartitionId, after: int = START) -> PartitionRead:
         """From the oldest base on; the records are fetched as they are asked for, each page in a blocking call.
 
@@ -57,11 +66,11 @@ class KafkaReader:
         has removed records, `ConnectFailed` where Kafka does not answer in time. The records raise the same, and `CorruptLog` that
         names the offset of a damaged one, or says that the owner cut what was not read yet: then read again.
         """
-        place, thread, patience_s = self._log.reaching(partition)
-        start, end = ask(place, thread, place.ends(), patience_s)
+        place, _, _ = self._log.reaching(partition)
+        start, end = self._ask(place, place.ends)
         first, base = Entry(start, BEGINNING, 0), None
         if start:
-            found = ask(place, thread, base_at(place, start, end), patience_s) if start < end else None
+            found = self._ask(place, lambda: base_at(place, start, end)) if start < end else None
             if found is None:
                 raise no_base_at_start(place, start)
             whole, point = found
@@ -70,7 +79,7 @@ class KafkaReader:
         if START < after < position:
             raise LogTruncated(f"the log begins behind {show(position)}", partition=partition[1], position=after)
         if after > position:
-            entry = ask(place, thread, self._before(place, first, end, after), patience_s)
+            entry = self._ask(place, lambda: self._before(place, first, end, after))
             return PartitionRead(partition, None, position, self._records(place, entry, end), "")
         records = self._records(place, first, end)
         if base is not None:
@@ -79,8 +88,8 @@ class KafkaReader:
 
     def read_newest(self, partition: PartitionId) -> PartitionRead:
         """From the newest base that counts; raises as `read` does. Holds what comes behind it in memory: a segment."""
-        place, thread, patience_s = self._log.reaching(partition)
-        found = ask(place, thread, find(place), patience_s)
+        place, _, _ = self._log.reaching(partition)
+        found = self._ask(place, lambda: find(place))
         base = decode_event(found.base) if found.base is not None else None
         return PartitionRead(partition, base, found.start, map(decode_event, found.records), "")
 
@@ -90,7 +99,6 @@ class KafkaReader:
         index.cut(first.offset)
         index.note(first)
         if place.partition not in self._walked:
-            self._walked.add(place.partition)
             mark = await newest_mark(place, first.offset, end)
             while mark is not None and mark.base > first.offset:
                 found = await base_at(place, mark.base, end)
@@ -99,14 +107,14 @@ class KafkaReader:
                 whole, point = found
                 mark = whole.mark
                 index.note(Entry(whole.offset, point, mark.nbytes if mark else 0, is_base=True))
+            self._walked.add(place.partition)
         return index.find(after) or first
 
     def _records(self, place: Place, first: Entry, end: int) -> Iterator[EventFrame]:
-        _, thread, patience_s = self._log.reaching(place.partition)
         index = self._indices.setdefault(place.partition, OffsetIndex())
         counting, scan, nbytes = Counting(first.point), Scan(place, first.offset, end), first.nbytes
         while not scan.is_done:
-            for whole in ask(place, thread, scan.page(), patience_s):
+            for whole in self._ask(place, scan.page):
                 before = counting.point
                 if not counting.takes(whole.prefix, whole.frame):
                     continue
@@ -114,6 +122,11 @@ class KafkaReader:
                 nbytes += len(whole.frame)
                 if whole.prefix.kind is not Kind.CLAIM:
                     yield decode_event(whole.frame)
+
+    def _ask(self, place: Place, work: Callable[[], Awaitable[T]]) -> T:
+        """As `asking.ask`. What may pass, such as a leader that moves, is asked again: there is no owner here who would."""
+        _, thread, patience_s = self._log.reaching(place.partition)
+        return ask(place, thread, patiently(work, self._within_s), patience_s)
 
     def close(self) -> None:
         """Give back the connections. A second call changes nothing."""

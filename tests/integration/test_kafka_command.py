@@ -46,6 +46,10 @@ def test_a_broker_takes_its_kafka_from_a_file_and_a_topic_is_shown_with_its_sett
             timeout=WITHIN_S,
             check=True,
         )
+        verify = ["verify", f"kafka://{kafka.servers}", "--kafka-config", str(file)]
+        found = run_json(*verify)
+        assert found["whole"] and [each["topic"] for each in found["partitions"]] == [None, *2 * ["my weights"]]
+        assert all(each["records"] for each in found["partitions"])
         assert f"in Kafka as {described['storage']['name']}: " in shown.stdout and "retention.ms=-1" in shown.stdout
     finally:
         process.send_signal(signal.SIGTERM)
@@ -61,6 +65,7 @@ def test_a_kafka_that_is_not_there_and_a_file_that_is_wrong_are_said_to_be_so(tm
     command = [*COMMAND, "broker", "--bind", "tcp://127.0.0.1:0", "--kafka-config", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert done.returncode != 0 and "no Kafka answers at 127.0.0.1:1" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "what aiokafka logs is for those who ask for logs"
     file.write_text("brokers = 3\n")
     environment = {**os.environ, "PARAMSTREAM_KAFKA_PASSWORD": "hunter2"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False, env=environment)

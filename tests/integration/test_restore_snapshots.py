@@ -120,9 +120,12 @@ def test_a_snapshot_by_itself_gives_its_state_and_its_version(written: Written) 
 def test_a_snapshot_of_some_state_partitions_gives_the_weights_and_with_the_log_the_rest(
     written: Written, tmp_path: Path
 ) -> None:
-    with ps.Broker(log=written.log) as broker, ps.connect(broker.endpoint) as client:
-        with client.replica("model", start=f"snapshot:{written.tail}", partitions=[1], arrays="numpy") as part:
-            part.snapshot(tmp_path)
+    with (
+        ps.Broker(log=written.log) as broker,
+        ps.connect(broker.endpoint) as client,
+        client.replica("model", start=f"snapshot:{written.tail}", partitions=[1], arrays="numpy") as part,
+    ):
+        part.snapshot(tmp_path)
     alone = f"snapshot:{tmp_path}"
     with pytest.raises(ps.LogTruncated, match="all state partitions") as refused:
         ps.restore(alone, "model", arrays="numpy")

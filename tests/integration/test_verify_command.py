@@ -68,6 +68,17 @@ def test_a_damaged_file_of_a_snapshot_is_named_and_the_exit_code_is_one(
     assert code == 1 and name in text and text.splitlines()[-1].endswith("damaged")
 
 
+def test_a_latest_that_names_no_snapshot_is_named_and_the_newest_is_used(endpoint: str, tmp_path: Path) -> None:
+    out = tmp_path / "snapshots"
+    _, made = as_json("snapshot", "--connect", endpoint, "--topic", "model", "--out", out)
+    latest = Path(made["path"]).with_name("latest")
+    latest.write_text("snapshot-0000000X\n")
+    code, text = command("verify", out)
+    assert code == 1 and f"{latest}: damaged" in text
+    with ps.restore(f"snapshot:{out}", "model", arrays="numpy") as replica:
+        assert replica.weights().version == 3
+
+
 def test_a_log_is_verified_beside_the_broker_that_writes_it(endpoint: str, tmp_path: Path) -> None:
     code, found = as_json("verify", tmp_path / "log")
     assert code == 0 and found["whole"] and len(found["partitions"]) == 3

@@ -54,16 +54,66 @@ def test_a_flipped_bit_is_named_with_its_place_and_the_records_behind_it_are_cou
     first.write_bytes(data[: at - 1] + bytes([data[at - 1] ^ 1]) + data[at:])
     check = checked(tmp_path)
     (flaw,) = check.flaws
-    assert flaw.path == first and 0 < flaw.offset < at and flaw.position in positions
+    assert flaw.path == first and flaw.offset is not None and 0 < flaw.offset < at and flaw.position in positions
     assert check.records == whole.records - 1 and check.last == positions[-1]
 
 
 def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
     positions = write(tmp_path)
     newest = files(tmp_path)[-1]
-    newest.write_bytes(newest.read_bytes()[:-7])
+    data = newest.read_bytes()
+    newest.write_bytes(data + data[-200:-7])
     check = checked(tmp_path)
-    assert not check.flaws and str(newest) in check.torn and check.last == positions[-2]
+    assert not check.flaws and str(newest) in check.torn and check.last == positions[-1]
+
+
+@pytest.mark.parametrize("gone", [7, 200, 300])
+def test_what_was_durable_and_is_torn_off_is_damage(tmp_path: Path, gone: int) -> None:
+    positions = write(tmp_path)  # Each record has 200 bytes: half of one, a whole one, and more than that.
+    newest = files(tmp_path)[-1]
+    data = newest.read_bytes()
+    newest.write_bytes(data[:-gone])
+    check = checked(tmp_path)
+    (flaw,) = check.flaws
+    assert flaw.path == newest and flaw.offset == len(data) - (200 if gone <= 200 else 400) and not check.torn
+    assert flaw.position == check.last == positions[-2 if gone <= 200 else -3]
+
+
+def test_a_bit_that_was_flipped_in_the_last_record_is_damage_K03(tmp_path: Path) -> None:
+    positions = write(tmp_path)
+    newest = files(tmp_path)[-1]
+    data = newest.read_bytes()
+    newest.write_bytes(data[:-7] + bytes([data[-7] ^ 1]) + data[-6:])
+    check = checked(tmp_path)
+    (flaw,) = check.flaws
+    assert flaw.path == newest and "it was durable" in flaw.problem and check.last == positions[-2]
+
+
+def test_a_newest_file_that_is_missing_or_has_a_damaged_header_is_damage(tmp_path: Path) -> None:
+    write(tmp_path)
+    newest = files(tmp_path)[-1]
+    data = newest.read_bytes()
+    newest.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    assert [flaw.path for flaw in checked(tmp_path).flaws] == [newest]
+    newest.unlink()
+    assert [flaw.path for flaw in checked(tmp_path).flaws] == [newest]
+
+
+def test_an_index_that_is_damaged_is_named_as_what_is_made_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert not checked(tmp_path).remade
+    (index,) = tmp_path.glob("*/*.index")
+    data = index.read_bytes()
+    index.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    check = checked(tmp_path)
+    assert check.remade == (index,) and not check.flaws
+
+
+def test_a_count_of_failures_that_no_owner_could_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "failures").write_bytes(bytes(1024))
+    with pytest.raises(CorruptLog, match="failures"):
+        list(verify_log(tmp_path))
 
 
 def test_a_file_that_is_missing_from_the_middle_is_named(tmp_path: Path) -> None:
