@@ -29,6 +29,7 @@ from .slot_group import SlotGroup
 LIMIT = 1 << 30
 SYNC_WAIT_S = 0.1
 CLAIM_WAIT_S = 10.0
+TOPICS_WAIT_S = 30.0
 
 
 @dataclass
@@ -56,8 +57,11 @@ class SharedStore:
         self.records: dict[PartitionId, _Records] = {}
         self.group = SlotGroup()
         self._frozen: set[str] = set()
-        self.delay_s = 0.0
-        """How long making and dropping a topic takes."""
+        self.makes_topics = threading.Event()
+        """Making and dropping a topic takes until this is set."""
+        self.makes_topics.set()
+        self.topic_calls = 0
+        """How often making or dropping one was begun."""
 
     def open(self, broker: str, limit: int = LIMIT) -> FakeSharedLog:
         return FakeSharedLog(self, broker, limit)
@@ -74,6 +78,10 @@ class SharedStore:
 
     def is_frozen(self, broker: str) -> bool:
         return broker in self._frozen
+
+    def wait_for_topics(self) -> None:
+        self.topic_calls += 1
+        assert self.makes_topics.wait(TOPICS_WAIT_S), "no topic may be made or dropped"
 
     def counting(self, partition: PartitionId) -> list[EventFrame]:
         """What counts of a partition that was never cut: claims, bases, events and all."""
@@ -140,7 +148,7 @@ class FakeSharedLog:
         return sorted(held | {key for key, each in self._open.items() if each.nbytes})
 
     def create_topic(self, topic: int, name: str, partitions: int) -> None:
-        time.sleep(self.store.delay_s)
+        self.store.wait_for_topics()
         with self.store.changed:
             for number in range(partitions):
                 self.store.records.setdefault((topic, number), _Records())
@@ -171,7 +179,7 @@ class FakeSharedLog:
         return FakeTail(self.store, partition)
 
     def drop_topic(self, topic: int) -> None:
-        time.sleep(self.store.delay_s)
+        self.store.wait_for_topics()
         for partition in [each for each in list(self._open) if each[0] == topic]:
             self.release(partition)
         with self.store.changed:
