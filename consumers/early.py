@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..events.digest import TensorHash, tensor_hash
 from ..events.kinds import Segment
 from ..tiers.arena import Slot
 from ..tiers.dense import Extent
+from .filling import Filling
 
 
 class EarlySlot:
@@ -25,8 +25,7 @@ class EarlySlot:
         self.slot = slot
         self.is_gone = False
         """The slot is somebody else's, or nobody's: what was put in place can no longer be taken from here."""
-        self._filled = dict.fromkeys(extents, 0)
-        self._hashes: dict[str, TensorHash] = {name: tensor_hash() for name in extents}
+        self.filling = Filling(extents, slot)
 
     def place(self, segments: tuple[Segment, ...], bulk: memoryview) -> bool:
         """Copy a chunk into its place. False, with nothing done, where a tensor is not as expected, or does not go on from
@@ -34,13 +33,9 @@ class EarlySlot:
         """
         if self.is_gone or not self._go_on(segments):
             return False
-        at, buffer = 0, self.slot.buffer
+        at = 0
         for segment in segments:
-            data = bulk[at : at + segment.nbytes]
-            start = self.extents[segment.name].offset + segment.offset
-            buffer[start : start + segment.nbytes] = data
-            self._hashes[segment.name].update(data)
-            self._filled[segment.name] += segment.nbytes
+            self.filling.put(segment.name, segment.offset, bulk[at : at + segment.nbytes])
             at += segment.nbytes
         return True
 
@@ -48,10 +43,6 @@ class EarlySlot:
         """The bytes of a segment that was put in place."""
         start = self.extents[segment.name].offset + segment.offset
         return self.slot.buffer[start : start + segment.nbytes]
-
-    def digest(self, name: str) -> bytes:
-        """The digest of what has come of a tensor."""
-        return self._hashes[name].digest()
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Whether a version of these tensors (name → bytes) is laid out like this."""
@@ -71,7 +62,7 @@ class EarlySlot:
         names = {segment.name for segment in segments}
         return len(names) == len(segments) and all(
             (extent := self.extents.get(segment.name)) is not None
-            and segment.offset == self._filled[segment.name]
+            and segment.offset == self.filling.filled(segment.name)
             and segment.offset + segment.nbytes <= extent.nbytes
             for segment in segments
         )

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame, decode_vector
-from ..events.digest import tensor_digest, version_digest
+from ..events.digest import version_digest
 from ..events.kinds import Chunk, Commit, Segment, TensorSpec
 from ..tiers.arena import Slot
 from ..tiers.dense import DenseVersion, Extent, lay_out
 from ..tiers.store import TieredStore
 from .early import EarlySlot
+from .filling import Filling
 from .staging import StagedChunk, StagedPart, Staging, Writer, within
 
 
@@ -85,9 +86,8 @@ class Assembly:
         for staged in parts:
             names = self._wanted.setdefault((staged.ref.producer, staged.ref.incarnation), {})
             names.update({spec.name: spec for spec in staged.part.tensors if not spec.tied_to and spec.nbytes})
+        self._filling = Filling(self.extents, self.slot) if self._early is None else self._early.filling
         self._covered: dict[str, int] = dict.fromkeys((n for names in self._wanted.values() for n in names), 0)
-        self._copied: set[str] = set()
-        """Tensors of which something was not in its place before: their digests are made anew."""
         self._fed: set[tuple[Writer, int]] = set()
         self.first = min(staged.position for staged in parts)
 
@@ -114,7 +114,7 @@ class Assembly:
     def finish(self, vector: VersionVector[int]) -> Sealed:
         """Prove every digest and seal. Raises `CorruptLog`, after which it is to be dropped."""
         for name, spec in self.specs.items():
-            if self._digest(spec) != spec.digest:
+            if self._filling.digest(spec.tied_to or name) != spec.digest:
                 raise self._wrong(f"the bytes of tensor {name!r} do not have the digest that its part names", name)
         listed = {spec.name for staged in self.parts for spec in staged.part.tensors}
         whole = version_digest(self.specs.values())
@@ -139,17 +139,8 @@ class Assembly:
         if segment.offset + len(data) > spec.nbytes:
             raise self._wrong(f"a chunk reaches past the end of tensor {spec.name!r}", spec.name)
         if not is_placed:
-            start = self.extents[spec.name].offset + segment.offset
-            self.slot.buffer[start : start + len(data)] = data
-            self._copied.add(spec.name)
+            self._filling.put(spec.name, segment.offset, data)
         self._covered[spec.name] += len(data)
-
-    def _digest(self, spec: TensorSpec) -> bytes:
-        name = spec.tied_to or spec.name
-        if self._early is not None and name in self._early.extents and name not in self._copied:
-            return self._early.digest(name)
-        extent = self.extents[spec.name]
-        return tensor_digest(self.slot.buffer[extent.offset : extent.offset + extent.nbytes])
 
     def _spec(self, name: str) -> TensorSpec:
         return self.specs[name]

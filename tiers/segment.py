@@ -1,7 +1,8 @@
 """Anonymous shared memory: one file without a name, mapped once for writing and kept mapped.
 
-Why a file: every reader maps the same pages, read-only or copy-on-write, without a copy. Why kept: the kernel zeroes each page of a
-fresh file on first touch, which costs ten to twenty times the copy of the weights themselves.
+Why a file: every reader maps the same pages, read-only or copy-on-write, without a copy. Why kept: a page of a fresh file costs ten to
+twenty times the copy of the weights into it. Most of that is the mapping and the zeroing of each page, which memory that is only
+written once, and read through the mappings of others, is spared: its pages are reserved, and written through the file.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import errno
 import mmap
 import os
 import tempfile
+import threading
 import weakref
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 _POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE (Linux 5.14), which the `mmap` module of Python 3.11 has no name for: faults all pages in as writable."""
 
 _PREFAULT_STEP_BYTES: Final = 8 << 20
-"""Pages are faulted in by steps, since `madvise` holds the GIL: 8 MiB take about 8 ms, so that heartbeats go on meanwhile."""
+"""Pages are faulted in by steps, since `madvise` holds the GIL: 8 MiB take about 8 ms, so that heartbeats go on meanwhile. They are
+reserved by steps too, since a signal makes a step begin anew."""
+
+_HUGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def round_up(nbytes: int, unit: int = mmap.PAGESIZE) -> int:
@@ -30,7 +37,7 @@ class Segment:
     """`capacity` bytes of anonymous shared memory, all pages present. Holds two descriptors (Python's `mmap` keeps its own)."""
 
     def __init__(self, capacity: int) -> None:
-        """Makes the memory and faults it in (about 1 ms a MiB). `capacity` is in bytes, a whole number of pages.
+        """Makes the memory and takes its pages (about 0.3 ms a MiB). `capacity` is in bytes, a whole number of pages.
 
         Raises `OSError` if the system lacks memory or descriptors; nothing is left behind then.
         """
@@ -38,8 +45,15 @@ class Segment:
         self._descriptor: Final = _open_anonymous(capacity)
         # A segment that is dropped without `close`, with the store that held it, leaves no descriptor either.
         self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
+        self._in_use = threading.Lock()
+        """Of the descriptor: its number may be another file's once it is closed."""
+        self._is_faulted_in = False
         try:
-            self._kept: mmap.mmap | None = _map_kept(self._descriptor, capacity)
+            self._kept: mmap.mmap | None = mmap.mmap(self._descriptor, capacity)
+            if _can_be_reserved():
+                _reserve(self._descriptor, capacity)
+            else:
+                self.fault_in()
         except BaseException:
             self._close_descriptor()
             raise
@@ -49,6 +63,29 @@ class Segment:
         """The one writable mapping. It lives as long as the segment, and longer while anybody views it."""
         assert self._kept is not None, "the segment is closed"
         return self._kept
+
+    def fault_in(self) -> None:
+        """Gives the kept mapping all of its pages (about 0.3 ms a MiB, 0.7 where nothing was written). A second call does nothing.
+
+        Raises `OSError` where the system lacks memory, `ValueError` after `close`.
+        """
+        if not self._is_faulted_in:
+            if self._kept is None:
+                raise ValueError("the segment is closed")
+            _prefault(self._kept, self._descriptor)
+            self._is_faulted_in = True
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Copies bytes into place, through the kept mapping where that is faulted in. Raises `ValueError` after `close`."""
+        with self._in_use:
+            if self._kept is None:
+                raise ValueError("the segment is closed")
+            if self._is_faulted_in:
+                self._kept[offset : offset + len(data)] = data
+                return
+            while data:
+                written = os.pwrite(self._descriptor, data, offset)
+                data, offset = data[written:], offset + written
 
     def map_shared(self, nbytes: int) -> mmap.mmap:
         """A new read-only mapping of the first `nbytes` (≥ 1): it shows what is written, and no view of it can be writable."""
@@ -60,11 +97,12 @@ class Segment:
 
     def close(self) -> None:
         """Closes the descriptor and the kept mapping. Mappings and views handed out stay valid until they are dropped."""
-        self._close_descriptor()
+        with self._in_use:
+            self._close_descriptor()
+            kept, self._kept = self.kept, None
         # Somebody still views the kept mapping where this is refused; it then goes with the last view.
         with contextlib.suppress(BufferError):
-            self.kept.close()
-        self._kept = None
+            kept.close()
 
 
 def _open_anonymous(nbytes: int) -> int:
@@ -82,14 +120,23 @@ def _open_anonymous(nbytes: int) -> int:
     return descriptor
 
 
-def _map_kept(descriptor: int, nbytes: int) -> mmap.mmap:
-    mapping = mmap.mmap(descriptor, nbytes)
+def _can_be_reserved() -> bool:
+    """2 MiB pages that are given to those who ask (`fault_in` does) come with the mapping only: then they are worth more."""
+    return hasattr(os, "posix_fallocate") and not _huge_pages_are_advised()
+
+
+@cache
+def _huge_pages_are_advised() -> bool:
     try:
-        _prefault(mapping, descriptor)
-    except BaseException:
-        mapping.close()
-        raise
-    return mapping
+        return "[advise]" in _HUGE_PAGES.read_text()
+    except OSError:
+        return False
+
+
+def _reserve(descriptor: int, nbytes: int) -> None:
+    """Gives every page of the file its memory, not zeroed and not mapped, so that lack of it is an error here."""
+    for start in range(0, nbytes, _PREFAULT_STEP_BYTES):
+        os.posix_fallocate(descriptor, start, min(_PREFAULT_STEP_BYTES, nbytes - start))
 
 
 def _prefault(mapping: mmap.mmap, descriptor: int) -> None:

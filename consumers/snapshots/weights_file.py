@@ -82,8 +82,7 @@ def load(record: SealedRecord, data: memoryview, place: str, store: TieredStore)
                 piece = data[at.start : at.end] if at is not None else data[:0]
                 if len(piece) != tensor.nbytes or tensor_digest(piece).hex() != tensor.digest:
                     raise CorruptLog(f"{place} does not hold the bytes of tensor {tensor.name!r}", item=tensor.name)
-                extent = extents[tensor.name]
-                slot.buffer[extent.offset : extent.offset + extent.nbytes] = piece
+                slot.write(piece, extents[tensor.name].offset)
     except (CorruptLog, StorageFull):
         slot.release()
         raise

@@ -324,3 +324,33 @@ def test_a_system_without_the_newest_calls_gives_the_same_memory(
     slot = filled(arena, 3 * PAGE, 5)
     assert bytes(slot.shared()) == bytes([5]) * 3 * PAGE
     slot.release()
+
+
+def test_what_is_written_without_the_buffer_is_what_readers_and_the_buffer_see(arena: Arena) -> None:
+    slot = arena.take(3 * PAGE - 7)
+    slot.write(memoryview(b"end"), 3 * PAGE - 10)
+    slot.write(memoryview(bytes([7]) * PAGE), PAGE - 1)
+    expected = bytes(PAGE - 1) + bytes([7]) * PAGE + bytes(PAGE - 9) + b"end"
+    assert bytes(slot.shared()) == bytes(slot.readonly_buffer) == bytes(slot.buffer) == expected
+    slot.write(memoryview(b"now mapped"), 5)
+    assert bytes(slot.shared()[5:15]) == b"now mapped"
+    slot.release()
+    again = arena.take(3 * PAGE - 7)
+    again.write(memoryview(b"again"), 0)
+    assert bytes(again.shared()[:15]) == b"again" + b"now mapped"
+    again.release()
+
+
+def test_nothing_is_written_beyond_a_slot_or_once_it_is_sealed_or_closed(arena: Arena) -> None:
+    slot = arena.take(10)
+    for offset in (-1, 7, PAGE):
+        with pytest.raises(ValueError, match="beyond"):
+            slot.write(memoryview(b"four"), offset)
+    assert bytes(slot.shared()) == bytes(10)
+    other = arena.take(10)
+    slot.seal()
+    with pytest.raises(ValueError, match="sealed"):
+        slot.write(memoryview(b"four"), 0)
+    arena.close()
+    with pytest.raises(ValueError, match=r"sealed|closed"):
+        other.write(memoryview(b"four"), 0)
