@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +44,6 @@ from .changelog.seeding import seed_of
 from .playback import Cut, Playback
 from .replica import Replica
 from .snapshots.choosing import check_alone, is_whole, seeds_below, snapshots_in
-from .snapshots.reading import Snapshot
 from .snapshots.remote import KeeperCopies
 from .snapshots.seeding import Seed
 from .sources import BrokerSource, LogSource, NoLog, Progress, Registry, Source
@@ -99,7 +98,7 @@ def restore(
     """
     wanted = Wanted(topic, store, dense_only, arrays, progress)
     if isinstance(source, str) and source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
-        return _from_snapshot(snapshots_in(Path(source.removeprefix(_SNAPSHOT)).expanduser(), topic), at, wanted)
+        return _from_snapshot(Path(source.removeprefix(_SNAPSHOT)).expanduser(), None, at, wanted)
     folder = None if snapshots is None else Path(snapshots).expanduser()
     with closing(_open(source, topic, registry)) as opened:
         _check_lasts(opened.record)
@@ -116,7 +115,7 @@ def restore(
         except (VersionNotHeld, LogTruncated):
             if folder is None or not isinstance(at, int) or not dense_only:
                 raise
-            return _from_snapshot(snapshots_in(folder, topic, opened.record.id), at, wanted)
+            return _from_snapshot(folder, opened.record.id, at, wanted)
     raise ParamstreamError(
         "the version could not be put together: its commit depends on what lies outside of the log",
         topic=topic,
@@ -152,7 +151,7 @@ def _open(where: str | KafkaLog, topic: str, registry: Registry) -> Source:
     )
 
 
-def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) -> Replica:
+def _from_snapshot(folder: Path, topic_id: int | None, at: Moment, wanted: Wanted) -> Replica:
     """One snapshot, without a log: the newest that is the moment's, and whole."""
     if at is not None and not isinstance(at, int):
         raise InvalidEvent(
@@ -160,8 +159,8 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
             topic=wanted.topic,
             remedy="Give at=None or its version; or the log as the source, with this folder as snapshots=",
         )
-    passed, damaged = list[int](), list[CorruptLog]()
-    for snapshot in snapshots:
+    passed, damaged, unreadable = list[int](), list[CorruptLog](), list[CorruptLog]()
+    for snapshot in snapshots_in(folder, wanted.topic, topic_id, unreadable):
         _check_lasts(snapshot.record)
         if at is not None and snapshot.version != check_version(at):
             passed += [] if snapshot.version is None else [snapshot.version]
@@ -176,14 +175,15 @@ def _from_snapshot(snapshots: Iterator[Snapshot], at: Moment, wanted: Wanted) ->
         replica = _played(NoLog(snapshot.record), cut, seed, wanted)
         assert replica is not None, "a snapshot by itself has nothing to wait for"
         return replica
+    if at is None:
+        damaged += unreadable
     if damaged:
         raise damaged[0]
-    held = ", ".join(map(str, sorted(set(passed)))) or "none"
+    remedy = f"The snapshots have: {', '.join(map(str, sorted(set(passed)))) or 'none'}"
+    if unreadable:
+        remedy += f"; damaged, so that nobody knows what they had: {', '.join(str(error.item) for error in unreadable)}"
     raise VersionNotHeld(
-        "neither the log nor a snapshot has that version",
-        topic=wanted.topic,
-        version=at,
-        remedy=f"The snapshots have: {held}",
+        "neither the log nor a snapshot has that version", topic=wanted.topic, version=at, remedy=remedy
     )
 
 

@@ -15,17 +15,24 @@ from .seeding import Seed
 _log = logging.getLogger(__name__)
 
 
-def snapshots_in(root: Path, topic: str, topic_id: int | None = None) -> Iterator[Snapshot]:
+def snapshots_in(
+    root: Path, topic: str, topic_id: int | None = None, damaged: list[CorruptLog] | None = None
+) -> Iterator[Snapshot]:
     """The snapshots of a topic whose manifests are whole, the latest first; their files are not proved yet.
 
-    With `topic_id`, of that very topic. Raises `UnknownTopic`, `CorruptLog` where `root` is no folder of snapshots.
+    The others are named in the log, and added to `damaged`. With `topic_id`, of that very topic. Raises `UnknownTopic`,
+    `CorruptLog` where `root` is no folder of snapshots.
     """
     folder = find_topic(root, topic) if topic_id is None else topic_folder(root, topic, topic_id)
     for path in in_order(folder):
         try:
-            yield Snapshot(path)
-        except CorruptLog:
+            snapshot = Snapshot(path)
+        except CorruptLog as error:
+            _pass_over(error, topic)
+            if damaged is not None:
+                damaged.append(error)
             continue
+        yield snapshot
 
 
 def is_whole(snapshot: Snapshot, damaged: list[CorruptLog]) -> bool:
@@ -33,11 +40,15 @@ def is_whole(snapshot: Snapshot, damaged: list[CorruptLog]) -> bool:
     try:
         snapshot.check()
     except CorruptLog as error:
-        error.topic = snapshot.manifest.topic
-        _log.warning("a snapshot is passed over: %s", error)
+        _pass_over(error, snapshot.manifest.topic)
         damaged.append(error)
         return False
     return True
+
+
+def _pass_over(error: CorruptLog, topic: str) -> None:
+    error.topic = topic
+    _log.warning("a snapshot is passed over: %s", error)
 
 
 def seeds_below(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -157,6 +158,20 @@ def test_a_damaged_snapshot_is_passed_for_an_older_one(written: Written, tmp_pat
         check(replica, 3, written.digests[3])
     with pytest.raises(ps.CorruptLog, match="state-"):
         ps.restore(f"snapshot:{copy}", "model", at=5)
+
+
+def test_damaged_manifests_are_named_where_a_version_or_all_of_it_is_not_found(
+    written: Written, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(written.tail, copy)
+    oldest, newest = sorted(copy.glob("*/snapshot-*/manifest.json"))
+    newest.write_text("{}")
+    with pytest.raises(ps.VersionNotHeld, match=re.escape(str(newest))):
+        ps.restore(f"snapshot:{copy}", "model", at=5)
+    oldest.write_text("{}")
+    with pytest.raises(ps.CorruptLog, match=re.escape(str(newest))):
+        ps.restore(f"snapshot:{copy}", "model")
 
 
 def test_weights_that_left_the_log_come_from_a_snapshot(written: Written, tmp_path: Path) -> None:
