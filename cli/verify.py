@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.log = place
         return _verify_kafka(log_of(arguments), place, as_json=arguments.json)
     folder = Path(place.removeprefix("file:").removeprefix("snapshot:")).expanduser()
-    if not folder.is_dir():
-        raise CorruptLog(f"{folder} is no folder of a log or of snapshots", item=str(folder))
-    if (folder / META).is_file() or not is_snapshot_folder(folder):
+    if (folder / META).is_file():
         return _verify_folder(folder, as_json=arguments.json)
-    return _verify_snapshots(folder, as_json=arguments.json)
+    if folder.is_dir() and is_snapshot_folder(folder):
+        return _verify_snapshots(folder, as_json=arguments.json)
+    raise CorruptLog(f"{folder} holds no log (which has a file {META!r}) and no snapshot", item=str(folder))
 
 
 def _verify_folder(folder: Path, *, as_json: bool) -> int:
