@@ -228,7 +228,10 @@ def _seeds(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None
             whole = Seed(source.record.id)
             for number in trimmed:
                 partition, at = (source.record.id, number), source.partitions[number]
-                copy = copies.below(source.record.name, partition, at, until.get(number, START))
+                try:
+                    copy = copies.below(source.record.name, partition, at, until.get(number, START))
+                except LogTruncated:
+                    return  # The keeper has none that lies so low: the caller says what that means.
                 whole.state += copy.state
                 whole.context = whole.context.merge(copy.context)
             yield whole

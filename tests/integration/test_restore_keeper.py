@@ -50,7 +50,7 @@ def test_what_has_left_the_log_comes_from_the_brokers_keeper(tmp_path: Path) -> 
             assert replica.digest() == expected
         with client.replica("model", start=last, arrays="numpy") as begun:
             assert begun.get("first") == begun.get("last") == b"1" and begun.weights().version == 1
-        with pytest.raises(ps.LogTruncated):
+        with pytest.raises(ps.LogTruncated, match="lies between there and the target"):
             ps.restore(broker.endpoint, "model", at=first)
         with pytest.raises(ps.LogTruncated):
             client.replica("model", start=first)
