@@ -15,7 +15,7 @@ from ..errors import CorruptLog
 from ..events.codec import EventFrame, decode_event
 from .counting import Point
 from .files import Disk
-from .segment import HEADER_NBYTES, SUFFIX, Header, ReadAt, Record, Scan, ViewAt
+from .segment import HEADER_NBYTES, SUFFIX, Glimpse, Header, ReadAt, Record, Scan, ViewAt
 
 
 @dataclass(slots=True)
@@ -118,10 +118,17 @@ def link(segments: list[Segment]) -> int:
 
 
 def scan(
-    segment: Segment, read: ViewAt, *, offset: int = HEADER_NBYTES, point: Point | None = None, passed: int = START
+    segment: Segment,
+    read: ViewAt,
+    *,
+    offset: int = HEADER_NBYTES,
+    point: Point | None = None,
+    passed: int = START,
+    glimpse: Glimpse | None = None,
 ) -> Scan:
     """See `Scan`; from the segment's beginning unless an offset and the point that is reached there are given."""
-    return Scan(segment.path, read, offset, segment.end, segment.header.point if point is None else point, passed)
+    point = segment.header.point if point is None else point
+    return Scan(segment.path, read, offset, segment.end, point, passed, glimpse)
 
 
 def records_of(segment: Segment, read: ReadAt) -> Iterator[Record]:

@@ -57,9 +57,14 @@ class Disk:
             missing -= len(data)
         return b"".join(pieces)
 
-    def map(self, handle: int) -> mmap.mmap:
-        """All that the file has by now, to be read; `ValueError` where that is nothing."""
-        return mmap.mmap(handle, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    def map(self, handle: int, *, is_glanced_at: bool = False) -> mmap.mmap:
+        """All that the file has by now, to be read; `ValueError` where that is nothing. `is_glanced_at`: no page is read that was not
+        asked for.
+        """
+        mapping = mmap.mmap(handle, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        if is_glanced_at:
+            mapping.madvise(mmap.MADV_RANDOM)
+        return mapping
 
     def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
         """Bring the mapped bytes from `offset` to `end` in, `step` at a time. Raises where touching them would be a SIGBUS."""

@@ -23,7 +23,9 @@ class MappedFile:
     Not for several threads.
     """
 
-    def __init__(self, disk: Disk, handle: int, path: Path) -> None:
+    def __init__(self, disk: Disk, handle: int, path: Path, *, is_glanced_at: bool = False) -> None:
+        """`is_glanced_at`: little of it is viewed, here and there, and the disk is asked for no more than that."""
+        self._is_glanced_at = is_glanced_at
         self._disk = disk
         self._handle = handle
         self._path = path
@@ -35,13 +37,21 @@ class MappedFile:
         """A copy, as `read_at`."""
         return read_at(self._disk, self._handle, self._path, nbytes, offset)
 
-    def view(self, nbytes: int, offset: int) -> memoryview:
-        """The bytes there, fewer only at the file's end, fetched from the disk. Raises `CorruptLog` where that fails."""
+    def glanced_at(self) -> MappedFile:
+        """The same file, of which little is viewed."""
+        return MappedFile(self._disk, self._handle, self._path, is_glanced_at=True)
+
+    def view(self, nbytes: int, offset: int, wanted: int | None = None) -> memoryview:
+        """The bytes there, fewer only at the file's end, fetched from the disk. Raises `CorruptLog` where that fails.
+
+        Where only so many of them are `wanted`, the others may not be touched.
+        """
         try:
             mapping = self._mapped()
             end = min(offset + nbytes, len(mapping))
-            self._ask(offset, len(mapping))
-            self._disk.fetch(mapping, offset, end, _STEP_NBYTES)
+            if not self._is_glanced_at:
+                self._ask(offset, len(mapping))
+            self._disk.fetch(mapping, offset, end if wanted is None else min(offset + wanted, end), _STEP_NBYTES)
         except OSError:
             # A file that cannot be mapped, an older kernel, or a disk that fails, which the read names.
             return memoryview(self.read(nbytes, offset))
@@ -52,7 +62,7 @@ class MappedFile:
 
     def _mapped(self) -> mmap.mmap:
         if self._mapping is None:
-            self._mapping = self._disk.map(self._handle)
+            self._mapping = self._disk.map(self._handle, is_glanced_at=self._is_glanced_at)
             self._asked_to = 0
         return self._mapping
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,6 +21,7 @@ from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
 from .chain import Segment, link, read_header, scan, segment_numbers, segment_path
 from .files import Disk, FolderLock
+from .glance import Glance
 from .index import Entry, Index
 from .local import check_meta, held_partitions, partition_folder
 from .lookup import beginning, build, stored
@@ -59,7 +61,7 @@ class LogReader(Protocol):
         ...
 
     def read_newest(self, partition: PartitionId) -> PartitionRead:
-        """From the newest base on; as `read` where there is none."""
+        """From the newest base on; as `read` where there is none. The bulk of chunks may not be touched: it may not be there."""
         ...
 
     def close(self) -> None: ...
@@ -123,14 +125,17 @@ class FolderReader:
         return PartitionRead(partition, None, start, _records(opened[first:], entry), torn)
 
     def read_newest(self, partition: PartitionId) -> PartitionRead:
-        """From the newest base on that is held; as `read` where there is none."""
+        """From the newest base on that is held; as `read` where there is none. Of large chunks only what `Glance` needs is read."""
         opened, torn = self._chains[partition] = self._chain(partition)
+        if not opened:
+            return PartitionRead(partition, None, START, iter(()), torn)
         for first in range(len(opened) - 1, 0, -1):
             if opened[first][0].header.begins_with_base:
                 with suppress(CorruptLog):
-                    base, records = self._from_base(opened[first:])
+                    base, records = self._from_base(opened[first:], Glance())
                     return PartitionRead(partition, base, opened[0][0].start, records, torn)
-        return self.read(partition)
+        base, records = self._from_base(opened, Glance())
+        return PartitionRead(partition, base, opened[0][0].start, records, torn)
 
     def _chain(self, partition: PartitionId) -> tuple[Chain, str]:
         """The partition's segments from its oldest base on, and what is torn behind them. Where nobody owns the log nobody changes
@@ -197,9 +202,9 @@ class FolderReader:
             self._indices[segment.path] = segment.end, index
         return _linked(opened), torn
 
-    def _from_base(self, opened: Chain) -> tuple[EventFrame | None, Iterator[EventFrame]]:
+    def _from_base(self, opened: Chain, glance: Glance | None = None) -> tuple[EventFrame | None, Iterator[EventFrame]]:
         segment = opened[0][0]
-        records = _records(opened, beginning(segment))
+        records = _records(opened, beginning(segment), glance)
         if not segment.header.begins_with_base:
             return None, records
         base = next(records, None)
@@ -254,14 +259,21 @@ def _linked(opened: Chain) -> Chain:
     return opened[link([segment for segment, _ in opened]) :]
 
 
-def _records(opened: Chain, first: Entry) -> Iterator[EventFrame]:
-    """What counts, claims left out, from `first` of the first segment on."""
+def _records(opened: Chain, first: Entry, glance: Glance | None = None) -> Iterator[EventFrame]:
+    """What counts, claims left out, from `first` of the first segment on. With `glance`, chunks without their bulk."""
     for at, (segment, file) in enumerate(opened):
         entry = first if at == 0 else beginning(segment)
-        scanned = scan(segment, file.view, offset=entry.offset, point=entry.point)
+        read, glimpse = file, None
+        if glance is not None:
+            read = file.glanced_at()
+            glimpse = partial(glance.frame, read)
+        scanned = scan(segment, read.view, offset=entry.offset, point=entry.point, glimpse=glimpse)
         for record in scanned:
             if record.counts and record.prefix.kind is not Kind.CLAIM:
-                yield decode_event(record.frame, is_checked=True)
+                event = decode_event(record.frame, is_checked=True)
+                if glance is not None:
+                    glance.saw(event)
+                yield event
         if scanned.damage is not None:
             raise scanned.damage.error(segment.header.partition[1])
-        file.let_go()
+        read.let_go()

@@ -126,6 +126,10 @@ class Damage:
         )
 
 
+Glimpse = Callable[[Prefix, int], memoryview | None]
+"""(prefix, offset) → the record there, where it is believed without being proved."""
+
+
 class Scan:
     """The records of a file from `offset` to `end`, each proved whole before it is given.
 
@@ -134,8 +138,19 @@ class Scan:
     nobody from those behind it.
     """
 
-    def __init__(self, path: Path, read: ViewAt, offset: int, end: int, point: Point, passed: int = START) -> None:
+    def __init__(
+        self,
+        path: Path,
+        read: ViewAt,
+        offset: int,
+        end: int,
+        point: Point,
+        passed: int = START,
+        glimpse: Glimpse | None = None,
+    ) -> None:
+        """`glimpse` may give records that are believed as they are, little of them read; what it does not give is proved."""
         self.offset = offset
+        self._glimpse = glimpse
         self._passed = passed
         self.counting = Counting(point)
         self.damage: Damage | None = None
@@ -144,7 +159,7 @@ class Scan:
         self._end = end
         self._buffer = memoryview(b"")
         self._buffer_at = offset
-        self._read_nbytes = READ_NBYTES
+        self._read_nbytes = READ_NBYTES if glimpse is None else PREFIX_BYTES
 
     def __iter__(self) -> Iterator[Record]:
         while self.offset < self._end:
@@ -162,11 +177,14 @@ class Scan:
             newer = len(head) > 2 and bytes(head[:2]) == MAGIC and head[2] > FORMAT
             self._damaged(error.problem, self.offset + 1, newer)
             return None
+        before = self.counting.point
+        seen = None if self._glimpse is None else self._glimpse(prefix, self.offset)
+        if seen is not None:
+            return Record(prefix, seen, self.offset, self.counting.takes(prefix, seen), before)
         frame = self._view(prefix.nbytes)
         if len(frame) < prefix.nbytes:
             self._damaged(f"a record of {prefix.nbytes} bytes has only {len(frame)}", self._end)
             return None
-        before = self.counting.point
         try:
             if prefix.position > self._passed or prefix.kind in LOG_ONLY_KINDS:
                 check_frame(frame)
@@ -182,7 +200,8 @@ class Scan:
         at = self.offset - self._buffer_at
         if at + nbytes > len(self._buffer):
             wanted = min(max(nbytes, self._read_nbytes), self._end - self.offset)
-            self._read_nbytes = min(2 * self._read_nbytes, MAX_READ_NBYTES)
+            if self._glimpse is None:
+                self._read_nbytes = min(2 * self._read_nbytes, MAX_READ_NBYTES)
             self._buffer, self._buffer_at, at = memoryview(self._read(wanted, self.offset)), self.offset, 0
         return self._buffer[at : at + nbytes]
 

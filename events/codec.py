@@ -212,6 +212,8 @@ class Prefix(NamedTuple):
     time: int
     nbytes: int
     """Of the whole frame."""
+    bulk_nbytes: int
+    """Of its bulk, which ends it."""
 
 
 def read_prefix(data: Buffer) -> Prefix:
@@ -279,7 +281,8 @@ def decode_event(data: Buffer, *, is_checked: bool = False) -> EventFrame:
 
 def _prefix_of(fields: tuple[Kind, int, int, int, int, int, int, int, int, int]) -> Prefix:
     kind, topic, head_nbytes, meta_nbytes, bulk_nbytes, partition, nonce, position, time, _ = fields
-    return Prefix(kind, topic, partition, nonce, position, time, PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes)
+    nbytes = PREFIX_BYTES + head_nbytes + meta_nbytes + bulk_nbytes
+    return Prefix(kind, topic, partition, nonce, position, time, nbytes, bulk_nbytes)
 
 
 def _seal(frame: bytearray | memoryview) -> None:
