@@ -117,7 +117,8 @@ class KafkaEventLog:
         if found is None:
             settings = new_topic_settings(self.settings)
             await self._wire.create(kafka_topic, partitions, self.settings.replication_factor, settings)
-            found = await self._wire.describe(kafka_topic)
+            # Until the node that is asked has heard of it.
+            found = await patiently(lambda: self._wire.describe(kafka_topic), self.settings.request_timeout_s)
         if found is not None:
             check_settings(kafka_topic, found)
             if found.partitions < partitions:

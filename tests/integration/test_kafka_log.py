@@ -8,6 +8,7 @@ import paramstream as ps
 from paramstream.eventlog.kafka.log import KafkaEventLog
 from paramstream.eventlog.kafka.reading import KafkaReader
 from paramstream.eventlog.kafka.records import MAX_VALUE_BYTES
+from paramstream.eventlog.kafka.wire import TopicSettings, TopicUnknown, Wire
 from realkafka.owning import opened, sync_all, sync_fails
 from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
 
@@ -37,6 +38,22 @@ def test_a_topic_is_made_so_that_only_we_remove_anything(log: KafkaEventLog) -> 
     log.create_topic(PARTITION[0], "another name", 3)
     assert log.describe_topic(PARTITION[0]) == shown, "the id decides"
     assert log.describe_topic(77) == {}
+
+
+def test_a_node_that_has_not_heard_of_a_new_topic_yet_is_asked_again(
+    log: KafkaEventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe, asked = Wire.describe, list[str]()
+
+    async def late(wire: Wire, topic: str) -> TopicSettings | None:
+        asked.append(topic)
+        if len(asked) in (2, 3):
+            raise TopicUnknown("UnknownTopicOrPartitionError")
+        return await describe(wire, topic)
+
+    monkeypatch.setattr(Wire, "describe", late)
+    log.create_topic(PARTITION[0], "weights", 1)
+    assert len(asked) == 4, "before it was made, and until it was known"
 
 
 def test_a_second_claim_fences_the_first_owner_and_finds_all_it_wrote(log: KafkaEventLog, kafka: ps.KafkaLog) -> None:
