@@ -105,9 +105,16 @@ class Assembly:
                 self._take(spec, segment, data, is_placed=is_placed)
 
     def missing(self, staged: list[StagedChunk]) -> int | None:
-        """Where to fetch from again: the position before the first chunk that lacks; 0 if nobody knows; None if all is there."""
-        if all(covered == self._spec(name).nbytes for name, covered in self._covered.items()):
+        """Where to fetch from again: the position before the first chunk that lacks; 0 if nobody knows; None if all is there.
+
+        Raises `CorruptLog` where no chunk lacks, and they do not hold what the part says of them.
+        """
+        short = [name for name, covered in self._covered.items() if covered != self._spec(name).nbytes]
+        if not short:
             return None
+        for name in short:
+            if self._has_all_chunks_of(name):
+                raise self._wrong(f"the chunks that its part names for tensor {name!r} do not hold all of it", name)
         lacking = [c.position for c in staged if (c.writer, c.sequence) not in self._fed and c.writer in self._wanted]
         return min(lacking) - 1 if lacking else 0
 
@@ -141,6 +148,15 @@ class Assembly:
         if not is_placed:
             self._filling.put(spec.name, segment.offset, data)
         self._covered[spec.name] += len(data)
+
+    def _has_all_chunks_of(self, name: str) -> bool:
+        """False says nothing where other events of its writer lie between the chunks: only what lacks is certain to lack."""
+        return any(
+            spec is not None
+            and all((writer, number) in self._fed for number in range(spec.first_chunk, spec.last_chunk + 1))
+            for writer, names in self._wanted.items()
+            for spec in [names.get(name)]
+        )
 
     def _spec(self, name: str) -> TensorSpec:
         return self.specs[name]
