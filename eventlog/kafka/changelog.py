@@ -131,7 +131,9 @@ class KafkaChangelog:
             raise Fenced(f"the changelog {self._topic} is not open for writing", partition=self._number)
         async with producer.transaction():
             for record in records:
-                await producer.send(self._topic, record.value, record.key, self._number)
+                sent = await producer.send(self._topic, record.value, record.key, self._number)
+                # The transaction says how all of them ended; asyncio complains of an error that nobody has looked at.
+                sent.add_done_callback(_look_at)
 
     async def _end_writer(self) -> None:
         producer, self._producer = self._producer, None
@@ -213,3 +215,8 @@ class KafkaChangelog:
     def _producer_over(self) -> None:
         with suppress(ConnectFailed, ParamstreamTimeout):
             self._thread.call(self._end_writer(), self._settings.request_timeout_s * 2)
+
+
+def _look_at(sent: asyncio.Future[Any]) -> None:
+    if not sent.cancelled():
+        sent.exception()

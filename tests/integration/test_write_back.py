@@ -69,9 +69,11 @@ def test_a_newer_writer_ends_the_older_one(client: ps.Client) -> None:
         first.wait({partition: 1}, timeout=10)
         second = other.write_back(changelogs)
         second.wait({partition: 1}, timeout=10)
-        publisher.put("a", b"2").durable.result(10)
+        newer = publisher.put("a", b"2").durable.result(10)
         with pytest.raises(ps.Fenced):
             first.wait({partition: 1 << 62}, timeout=10)
+        other.wait(newer, 10)
+        second.wait({partition: newer["model", 0]}, timeout=10)
         second.close(10)
         first.close(10)
         assert state_of(changelogs, record_of(client, "model")) == {b"a": b"2"}

@@ -64,6 +64,16 @@ class Stranger:
 
         self._administer(make)
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether the node that answers knows it."""
+        known: list[str] = []
+
+        async def look(admin: Any) -> None:
+            known.extend(await admin.list_topics())
+
+        self._administer(look)
+        return topic in known
+
     def delete_topic(self, topic: str) -> None:
         self._administer(lambda admin: admin.delete_topics([topic]))
 
