@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import paramstream as ps
+from realkafka import cluster
 
 
 @pytest.fixture
@@ -19,6 +20,13 @@ def broker() -> Iterator[ps.Broker]:
 def client(broker: ps.Broker) -> Iterator[ps.Client]:
     with ps.connect(broker.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def mortal_kafka() -> Iterator[cluster.Cluster]:
+    """One Kafka for all tests that freeze or kill it; each leaves it running."""
+    with cluster.start() as running:
+        yield running
 
 
 @pytest.fixture

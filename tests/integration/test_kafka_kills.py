@@ -11,7 +11,6 @@ the log does not have it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,7 @@ import pytest
 from processes.kafka_home import KafkaHome
 from processes.killing import run_kills
 from processes.world import Home
-from realkafka.cluster import Cluster, start
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """A Kafka of its own: it is killed."""
-    with start() as running:
-        yield running
+from realkafka.cluster import Cluster
 
 
 def run(folder: Path, cluster: Cluster, brokers: int, seed: int, rounds: int) -> None:
@@ -37,14 +29,14 @@ def run(folder: Path, cluster: Cluster, brokers: int, seed: int, rounds: int) ->
 
 
 def test_nothing_promised_is_missing_after_two_kills_over_kafka(
-    tmp_path: Path, cluster: Cluster, seed: int, rounds: int | None
+    tmp_path: Path, mortal_kafka: Cluster, seed: int, rounds: int | None
 ) -> None:
-    run(tmp_path, cluster, 2, seed, 2 if rounds is None else rounds)
+    run(tmp_path, mortal_kafka, 2, seed, 2 if rounds is None else rounds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("brokers", [1, 2], ids=["one broker", "two brokers"])
 def test_nothing_promised_is_missing_after_twenty_kills_over_kafka(
-    tmp_path: Path, cluster: Cluster, brokers: int, seed: int, rounds: int | None
+    tmp_path: Path, mortal_kafka: Cluster, brokers: int, seed: int, rounds: int | None
 ) -> None:
-    run(tmp_path, cluster, brokers, seed, 20 if rounds is None else rounds)
+    run(tmp_path, mortal_kafka, brokers, seed, 20 if rounds is None else rounds)

@@ -8,7 +8,6 @@ pytest tests/integration/test_processor_kills.py -m slow --rounds 200 --seed 9  
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from processes.counting import run_counting
 from processes.kafka_home import KafkaHome
 from processes.local_home import LocalHome
 from processes.world import Home
-from realkafka.cluster import Cluster, start
+from realkafka.cluster import Cluster
 
 DEATHS = pytest.mark.parametrize("power", [pytest.param(False, id="kills"), pytest.param(True, id="power failures")])
 
@@ -40,19 +39,12 @@ def test_each_input_counts_once_after_fifty_kills(tmp_path: Path, seed: int, rou
     run_locally(tmp_path, seed, 50 if rounds is None else rounds, power=power)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """A Kafka of its own: it is killed."""
-    with start() as running:
-        yield running
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("brokers", [1, 2], ids=["one broker", "two brokers"])
 def test_each_input_counts_once_after_twenty_kills_over_kafka(
-    tmp_path: Path, cluster: Cluster, seed: int, rounds: int | None, brokers: int
+    tmp_path: Path, mortal_kafka: Cluster, seed: int, rounds: int | None, brokers: int
 ) -> None:
     def make_home(_: Path, chance: random.Random) -> Home:
-        return KafkaHome(cluster, chance, brokers=brokers)
+        return KafkaHome(mortal_kafka, chance, brokers=brokers)
 
     run_counting(tmp_path, make_home, seed, 20 if rounds is None else rounds)

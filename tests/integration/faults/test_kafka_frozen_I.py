@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,25 +23,20 @@ PACE_S = 0.001
 WAIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
-    """One that may be paused and killed."""
-    with cluster.start(data=tmp_path_factory.mktemp("kafka")) as kafka:
-        yield kafka
-
-
 def settings_for(kafka: cluster.Cluster, prefix: str) -> ps.KafkaLog:
     return ps.KafkaLog(kafka.bootstrap, topic_prefix=prefix, request_timeout_s=REQUEST_S)
 
 
-def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I08(own_kafka: cluster.Cluster) -> None:
-    log = KafkaEventLog(settings_for(own_kafka, "frozen."))
+def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I08(
+    mortal_kafka: cluster.Cluster,
+) -> None:
+    log = KafkaEventLog(settings_for(mortal_kafka, "frozen."))
     try:
         owner = Owner()
         partition = opened(log, owner)
         sync_all(partition, owner)
         for _ in range(2):
-            cluster.freeze(own_kafka.nodes[0])
+            cluster.freeze(mortal_kafka.nodes[0])
             try:
                 for _ in range(5):
                     partition.append(owner.put())
@@ -52,7 +46,7 @@ def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I0
                     partition.sync()
                 assert partition.trouble
             finally:
-                own_kafka.nodes[0].resume()
+                mortal_kafka.nodes[0].resume()
             sync_all(partition, owner)
             eventually(lambda: not partition.trouble)
         assert read_all(partition) == owner.events
@@ -63,9 +57,11 @@ def test_sends_that_time_out_while_kafka_is_frozen_are_settled_and_stand_once_I0
 
 
 @pytest.mark.slow
-def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_I08(own_kafka: cluster.Cluster) -> None:
+def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_I08(
+    mortal_kafka: cluster.Cluster,
+) -> None:
     settings = ps.KafkaLog(
-        own_kafka.bootstrap, topic_prefix="thaws.", request_timeout_s=2.0, session_timeout_s=FROZEN_S / 2
+        mortal_kafka.bootstrap, topic_prefix="thaws.", request_timeout_s=2.0, session_timeout_s=FROZEN_S / 2
     )
     receipts: list[ps.Receipt] = []
     with ps.Broker(log=settings) as broker, ps.connect(broker.endpoint, timeout=WAIT_S) as client:
@@ -86,11 +82,11 @@ def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_
             for _ in range(5):
                 goal = len(receipts) + 100
                 eventually(partial(has_put, goal), WAIT_S)
-                cluster.freeze(own_kafka.nodes[0])
+                cluster.freeze(mortal_kafka.nodes[0])
                 try:
                     time.sleep(FROZEN_S)
                 finally:
-                    own_kafka.nodes[0].resume()
+                    mortal_kafka.nodes[0].resume()
         finally:
             publishing.join()
         publisher.flush(2 * WAIT_S)
@@ -102,28 +98,28 @@ def test_every_event_put_while_kafka_freezes_and_thaws_stands_once_and_in_order_
     assert stands == [b"%d" % number for number in range(NUMBERED)]
 
 
-def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(own_kafka: cluster.Cluster) -> None:
-    log = KafkaEventLog(settings_for(own_kafka, "killed."))
+def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(mortal_kafka: cluster.Cluster) -> None:
+    log = KafkaEventLog(settings_for(mortal_kafka, "killed."))
     try:
         owner = Owner()
         partition = opened(log, owner)
         for _ in range(200):
             partition.append(owner.put(bytes(500)))
-        own_kafka.nodes[0].kill()
+        mortal_kafka.nodes[0].kill()
         try:
             for _ in range(200):
                 partition.append(owner.put(bytes(500)))
             partition.sync()
         finally:
-            own_kafka.nodes[0].start()
-            own_kafka.nodes[0].wait_ready(time.monotonic() + 60)
+            mortal_kafka.nodes[0].start()
+            mortal_kafka.nodes[0].wait_ready(time.monotonic() + 60)
         sync_all(partition, owner)
         assert read_all(partition) == owner.events
         partition.append(owner.put())
         sync_all(partition, owner)
     finally:
         log.close()
-    again = KafkaEventLog(settings_for(own_kafka, "killed."))
+    again = KafkaEventLog(settings_for(mortal_kafka, "killed."))
     try:
         next_owner = Owner()
         next_owner.nonce = 500
@@ -133,9 +129,9 @@ def test_what_was_appended_while_kafka_was_down_is_stored_when_it_is_back_J03(ow
 
 
 def test_a_broker_says_that_kafka_does_not_answer_and_goes_on_when_it_does_I14(
-    own_kafka: cluster.Cluster, tmp_path: Path
+    mortal_kafka: cluster.Cluster, tmp_path: Path
 ) -> None:
-    log = settings_for(own_kafka, "said.")
+    log = settings_for(mortal_kafka, "said.")
     with (
         ps.Broker(bind=f"ipc://{tmp_path}/broker", log=log) as broker,
         ps.connect(broker.endpoint, timeout=30) as client,
@@ -144,14 +140,14 @@ def test_a_broker_says_that_kafka_does_not_answer_and_goes_on_when_it_does_I14(
         pub = client.publisher("model", producer="trainer")
         pub.put("before", b"1").durable.result(30)
         assert broker.status().troubled == {}
-        cluster.freeze(own_kafka.nodes[0])
+        cluster.freeze(mortal_kafka.nodes[0])
         try:
             receipt = pub.put("meanwhile", b"2")
             eventually(lambda: broker.status().troubled, 30)
             assert any(load.error for load in client.describe_broker().partitions)
             assert not receipt.durable.done()
         finally:
-            own_kafka.nodes[0].resume()
+            mortal_kafka.nodes[0].resume()
         receipt.durable.result(30)
         eventually(lambda: not broker.status().troubled, 30)
         pub.put("after", b"3").durable.result(30)
