@@ -13,25 +13,35 @@ from __future__ import annotations
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, EventLost, Fenced, LogTruncated, ParamstreamError
 from ..eventlog.changelog import Changelogs
 from ..tiers.store import TieredStore
-from ..transport.calls import BrokerRecord, DescribeBroker, PartitionLoad, TopicRecord
+from ..transport.calls import (
+    BrokerRecord,
+    DescribeBroker,
+    DescribePartitions,
+    PartitionLoad,
+    PartitionRecord,
+    TopicRecord,
+)
 from ..transport.directory import Directory
 from ..transport.link import Handler, Link
 from ..transport.messages import FORMAT, AnyMessage, Fetched, Heartbeat, Hello, Welcome
 from ..transport.slots import slot_of
+from .changelog.seeding import seed_of
 from .changelog.writing import WriteBack
 from .replica import Replica
 from .snapshots.announcing import announce
 from .snapshots.folder import topic_folder
+from .snapshots.seeding import Seed
 from .status import KEEPER_PREFIX
 
 _log = logging.getLogger(__name__)
@@ -68,6 +78,8 @@ class _Topic:
         self.held_by: tuple[int, int] | None = None
         """The same of the oldest snapshot that is still there: the log holds all behind that one."""
         self.kept_at = 0.0
+        self.is_trimmed = False
+        """When its replica began, the log did not have all of its state."""
         self.error = ""
         self.retry_at = 0.0
         self._pause_s = RETRY_S[0]
@@ -220,6 +232,9 @@ class Keeping:
         is_pressed: bool,
         now: float,
     ) -> bool:
+        if topic.kept is None and topic.is_trimmed:
+            # Only snapshots have all of the state, and the next owner of a partition can give none but its own keeper's.
+            return True
         if topic.kept is None:
             # What was appended before this keeper began is known only by what the log holds.
             held = sum(loads[p].log_bytes for p in _state(topic.record) if p in loads)
@@ -239,21 +254,40 @@ class Keeping:
                 topic.close()
             else:
                 return topic.replica
-        starts = ("latest",) if topic.record.persistence == "none" else ("resume", "latest")
-        for start in starts:
+        numbers = range(topic.record.partitions)
+        described = self._directory.request(
+            DescribePartitions(topic.record.id, tuple(numbers)), list[PartitionRecord], ANSWER_S
+        )
+        topic.is_trimmed = any(at.start > START for at in described)
+        failed: ParamstreamError | None = None
+        for start, seeds in self._ways(topic.record, described):
             try:
                 topic.store = TieredStore(dram="1TiB")
-                topic.replica = self._make(topic.record, start, topic.store)
-                break
-            except (LogTruncated, CorruptLog, EventLost):
-                # Its own state leads nowhere: perhaps what the log and the announced snapshots have does.
+                topic.replica = self._make(topic.record, start, seeds, topic.store)
+            except (LogTruncated, CorruptLog, EventLost) as error:
                 topic.close()
-                if start == starts[-1]:
-                    raise
-        assert topic.replica is not None
-        return topic.replica
+                failed = error
+            else:
+                return topic.replica
+        assert failed is not None
+        raise failed
 
-    def _make(self, record: TopicRecord, start: str, store: TieredStore) -> Replica:
+    def _ways(self, record: TopicRecord, described: Sequence[PartitionRecord]) -> Iterator[tuple[str, list[Seed]]]:
+        """How its replica may begin: with its own last state; with what the log and the announced snapshots have; with what
+        another broker's keeper, which may be gone with all that it had, has written to the changelogs.
+        """
+        if record.persistence == "none":
+            yield "latest", []
+            return
+        yield "resume", []
+        yield "latest", []
+        if self._changelogs is not None:
+            seed = seed_of(self._changelogs, record, [at.partition for at in described if at.start > START])
+            for at in described:
+                seed.check(at, record.name, record.persistence)
+            yield "latest", [seed]
+
+    def _make(self, record: TopicRecord, start: str, seeds: Sequence[Seed], store: TieredStore) -> Replica:
         return Replica(
             [record.name],
             directory=self._directory,
@@ -265,6 +299,7 @@ class Keeping:
             keep_versions=1,
             arrays="numpy",
             snapshot_dir=self._folder,
+            seeds=seeds,
             timeout=START_S,
         )
 

@@ -34,6 +34,11 @@ class Pager:
         self.link: ConsumerLink = make_link(self._answers, lambda: Hello(FORMAT), name)
         self.link.start(patience())
 
+    @property
+    def brokers(self) -> int:
+        """How many there are, as far as is known."""
+        return self._answers.brokers
+
     def ask(self, call: Call, kind: Any) -> Any:
         """The broker's answer to a call that may be repeated. Raises its error, or `ParamstreamTimeout`."""
         answers = queue.SimpleQueue[tuple[Any, ParamstreamError | None]]()
@@ -100,6 +105,7 @@ class _Answers:
         self._again: Callable[[], None] | None = None
         """Sends what is awaited over a new connection."""
         self._lost: ParamstreamError | None = None
+        self.brokers = 1
 
     @contextmanager
     def awaiting(self, again: Callable[[], None]) -> Generator[None]:
@@ -138,6 +144,7 @@ class _Answers:
 
     def connected(self, welcome: Welcome) -> None:
         self._lost = None
+        self.brokers = max(1, sum(1 for owner in welcome.owners if owner.slots))
         again = self._again
         if again is not None:
             again()

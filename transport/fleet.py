@@ -90,6 +90,11 @@ class Fleet:
     def owner(self, partition: PartitionId) -> Connection:
         return self.only or self._by_slot[slot_of(partition)]
 
+    def keepers(self, partition: PartitionId) -> list[Connection]:
+        """Whose keeper may have a partition's state: its owner's first, then those of the others, in one order while they are connected."""
+        owner = self.owner(partition)
+        return [owner, *(each for each in self.connections if each is not owner)]
+
     def stages(self, message: Message) -> list[list[Connection]]:
         """To whom a message goes: first to all of the first list, then, for a call that was answered there, to the next."""
         if self.only is not None:

@@ -230,9 +230,13 @@ class Link:
     # --- in the link's thread ---------------------------------------------------------------------------------------------
 
     def fetch(self, message: Fetch | FetchFile) -> None:
-        """Ask the owner's fetch thread. Only in the link's thread; the answer comes to `Handler.fetched`."""
+        """Ask the owner's fetch thread, or the one that `FetchFile.other` says. Only in the link's thread; the answer comes to
+        `Handler.fetched`.
+        """
         if self._fleet is not None:
-            self._fleet.owner((message.topic, message.partition)).send_fetch(encode_message(message))
+            brokers = self._fleet.keepers((message.topic, message.partition))
+            other = message.other % len(brokers) if isinstance(message, FetchFile) else 0
+            brokers[other].send_fetch(encode_message(message))
 
     def _run(self) -> None:
         pause = RECONNECT_S[0]

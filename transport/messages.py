@@ -267,6 +267,8 @@ class FetchFile(Message, frozen=True):
     max_bytes: int
     skip: int = 0
     """With an empty digest: so many of the newest ones are passed over, because they were found to be damaged."""
+    other: int = 0
+    """Whom it is for: 0, the owner of the partition; else one of the other brokers, whose keeper may have it too."""
 
 
 class Fetched(Message, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +17,7 @@ import msgspec
 
 from ...consistency.position import show
 from ...consistency.vector import PartitionId, VersionVector
-from ...errors import CorruptLog, LogTruncated, ParamstreamTimeout
+from ...errors import CorruptLog, LogTruncated, ParamstreamError, ParamstreamTimeout
 from ...events.codec import encode_vector
 from ...events.manifest import MAX_MANIFEST_BYTES, FileRecord, Manifest, decode_manifest, digest_of, vector_of
 from ...tiers.entries import Entry
@@ -65,14 +65,17 @@ class KeeperCopies:
     def fill(self, topic: str, partition: PartitionId, at: PartitionRecord, applier: Applier) -> Seed:
         """Put a partition's entries in place; returns where they stand.
 
-        Where the keeper has removed the snapshot that was read, a newer one is; where it is damaged, the one before. Raises
+        The keeper of the partition's owner is asked first, then those of the other brokers: slots move, folders do not. Where a
+        keeper has removed the snapshot that was read, a newer one is; where it is damaged, the one before. Raises
         `LogTruncated` where no snapshot reaches back to the log's start, `CorruptLog` where all are damaged, `ParamstreamTimeout`.
         """
+        return self._of_any(lambda other: self._fill(topic, partition, at, applier, other))
+
+    def _fill(self, topic: str, partition: PartitionId, at: PartitionRecord, applier: Applier, other: int) -> Seed:
         damaged: list[CorruptLog] = []
         while True:
             try:
-                manifest, digest = self._manifest(topic, partition, len(damaged))
-                seed = self._seed(manifest, digest, topic, partition, at)
+                seed = self._seed(topic, partition, at, len(damaged), other)
             except LogTruncated:
                 if damaged:
                     raise damaged[0] from None
@@ -97,10 +100,12 @@ class KeeperCopies:
 
         Its entries are read, and proved, as they are asked for. Raises `LogTruncated` where there is none, `ParamstreamTimeout`.
         """
+        return self._of_any(lambda other: self._below(topic, partition, at, until, other))
+
+    def _below(self, topic: str, partition: PartitionId, at: PartitionRecord, until: int, other: int) -> Seed:
         for skip in itertools.count():
             try:
-                manifest, digest = self._manifest(topic, partition, skip)
-                seed = self._seed(manifest, digest, topic, partition, at)
+                seed = self._seed(topic, partition, at, skip, other)
             except CorruptLog as error:
                 _log.warning("a snapshot of the keeper is passed over: %s", error)
                 continue
@@ -108,7 +113,19 @@ class KeeperCopies:
                 return seed
         raise AssertionError("the keeper has a first snapshot")
 
-    def _seed(self, manifest: Manifest, digest: str, topic: str, partition: PartitionId, at: PartitionRecord) -> Seed:
+    def _of_any(self, read: Callable[[int], Seed]) -> Seed:
+        """What the first keeper gives that has it; the error of the owner's where none has."""
+        errors: list[ParamstreamError] = []
+        while len(errors) < self._pager.brokers:
+            try:
+                return read(len(errors))
+            except (LogTruncated, CorruptLog) as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _seed(self, topic: str, partition: PartitionId, at: PartitionRecord, skip: int, other: int) -> Seed:
+        """Of the keeper's newest snapshot but `skip`."""
+        manifest, digest = self._manifest(topic, partition, skip, other)
         state = manifest.state_of(partition[1])
         if manifest.topic_id != partition[0] or state is None:
             raise LogTruncated(
@@ -128,7 +145,11 @@ class KeeperCopies:
         self._needs[partition] = state.floor
         self._hold()
         copy = StateSeed(
-            partition, state.floor, state.ceiling, state.skipped, lambda: self._entries(partition, digest, state.files)
+            partition,
+            state.floor,
+            state.ceiling,
+            state.skipped,
+            lambda: self._entries(partition, digest, state.files, other),
         )
         seed = Seed(partition[0], vector_of(manifest.context), [copy])
         seed.check(at, topic, manifest.persistence)
@@ -142,16 +163,16 @@ class KeeperCopies:
         needs = tuple((*partition, floor) for partition, floor in self._needs.items())
         self._pager.link.send(Report(self._name, topics, (), applied, 0, needs))
 
-    def _manifest(self, topic: str, partition: PartitionId, skip: int) -> tuple[Manifest, str]:
-        data = self._whole(FetchFile(0, *partition, "", -1, 0, PIECE_BYTES, skip), MAX_MANIFEST_BYTES)
+    def _manifest(self, topic: str, partition: PartitionId, skip: int, other: int) -> tuple[Manifest, str]:
+        data = self._whole(FetchFile(0, *partition, "", -1, 0, PIECE_BYTES, skip, other), MAX_MANIFEST_BYTES)
         return decode_manifest(data, f"the manifest of the keeper's snapshot of {topic!r}")
 
     def _entries(
-        self, partition: PartitionId, digest: str, files: tuple[FileRecord, ...]
+        self, partition: PartitionId, digest: str, files: tuple[FileRecord, ...], other: int
     ) -> Iterator[tuple[bytes, Entry]]:
         for index, file in enumerate(files):
             place = f"{file.name} of the keeper's snapshot"
-            ask = FetchFile(0, *partition, digest, index, 0, PIECE_BYTES)
+            ask = FetchFile(0, *partition, digest, index, 0, PIECE_BYTES, 0, other)
             data = self._whole(ask, min(file.nbytes, MAX_FILE_BYTES))
             if len(data) != file.nbytes or digest_of(data) != file.digest:
                 raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", partition=partition[1])

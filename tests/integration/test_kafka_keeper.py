@@ -72,3 +72,45 @@ def test_a_restore_begins_with_the_changelogs_of_what_has_left_the_log(kafka: ps
                 return again.get("after") == b"3" and again.digest() == replica.digest()
 
         eventually(restores, WAIT_S)
+
+
+def test_a_keeper_on_another_host_begins_with_the_changelogs_of_the_one_that_is_gone(
+    kafka: ps.KafkaLog, tmp_path: Path
+) -> None:
+    model: dict[str, bytes] = {}
+    for host in ("one", "other"):
+        with (
+            ps.Broker(
+                bind=f"ipc://{tmp_path}/{host}", log=kafka, keeper=tmp_path / f"{host}-keeper", log_limit=LIMIT
+            ) as broker,
+            ps.connect(broker.endpoint, timeout=WAIT_S) as client,
+        ):
+            if not model:
+                client.create_topic("kv", partitions=2)
+            pub = client.publisher("kv", producer="p")
+            # More than the log holds: the other broker has room only once its own keeper has all that left the log before.
+            put_all(pub, model, 2 * LIMIT)
+            pub.put(host, b"last").durable.result(WAIT_S)
+            model[host] = b"last"
+            with client.replica("kv") as late, ps.restore(kafka, "kv") as restored:
+                assert late.get_many(model) == restored.get_many(model) == list(model.values())
+                assert late.digest() == restored.digest()
+
+
+def test_a_replica_gets_state_from_any_brokers_keeper_whoever_owns_the_partition(
+    kafka: ps.KafkaLog, tmp_path: Path
+) -> None:
+    model: dict[str, bytes] = {}
+    with (
+        ps.Broker(bind=f"ipc://{tmp_path}/one", log=kafka, keeper=tmp_path / "keeper", log_limit=LIMIT) as one,
+        ps.connect(one.endpoint, timeout=WAIT_S) as client,
+    ):
+        client.create_topic("kv", partitions=8)
+        pub = client.publisher("kv", producer="p")
+        put_all(pub, model, 2 * LIMIT)
+        with ps.Broker(bind=f"ipc://{tmp_path}/other", log=kafka, log_limit=LIMIT) as other:
+            eventually(lambda: min(one.status().partitions, other.status().partitions) > 0, WAIT_S)
+            pub.put("last", b"4", timeout=WAIT_S).durable.result(WAIT_S)
+            model["last"] = b"4"
+            with client.replica("kv", timeout=WAIT_S) as late:
+                assert late.get_many(model) == list(model.values())
