@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..consistency import vector
 from ..consistency.vector import PartitionId
 from ..errors import ParamstreamError
 from ..eventlog.log import PartitionLog
@@ -13,8 +14,7 @@ from .fanout import FanOutCore
 from .load import Load
 from .partition import PartitionCore
 
-META: PartitionId = (0, 0)
-"""The partition that holds topics, tables, incarnations and announced snapshots."""
+META: PartitionId = vector.META
 
 
 @dataclass(slots=True)

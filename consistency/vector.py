@@ -11,6 +11,9 @@ from .position import epoch_of, offset_of, position
 PartitionId = tuple[int, int]
 """(topic id, partition number): how everything inside names a partition. Users see (topic name, partition number)."""
 
+META: PartitionId = (0, 0)
+"""`__meta`, the internal partition: topics, tables, incarnations and announced snapshots. Its owner makes topics."""
+
 Topic = TypeVar("Topic", str, int)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..consistency.position import START, show
-from ..consistency.vector import PartitionId
+from ..consistency.vector import META, PartitionId
 from ..errors import CorruptLog
 from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
@@ -82,6 +82,8 @@ class Recovery:
                     reached = segments[-1].start if segments else START
                     damage = Damage(path, 0, reached, error.problem, 1, is_foreign=bool(error.remedy))
                     self._judge(damage, number, find_whole_record(read, damage, size, self._partition))
+                    if self._end is not None and number == self._end.number:
+                        self._refuse_loss(path, 0, reached, error.problem)
                     self._say(path, 0, size, error.problem)
                     self._disk.unlink(path)
                     self._disk.sync_folder(self._folder)
@@ -121,6 +123,7 @@ class Recovery:
             if segment.header.begins_with_base and scanned.offset == HEADER_NBYTES:
                 self._remove(segments.pop(), "its base is not whole")
                 return None
+        self._refuse_loss(newest.path, newest.end, point.reached, "it ends there")
         self._sync(newest)
         return Tail(segments, base, base_index, point, index, "; ".join(self._cut))
 
@@ -128,6 +131,7 @@ class Recovery:
         if segment is not newest:
             raise damage.error(self._partition[1])
         self._judge(damage, segment.number, find_whole_record(read, damage, segment.end, self._partition))
+        self._refuse_loss(segment.path, damage.offset, damage.reached, damage.reason)
         self._shorten(segment, damage.offset, damage.reason)
 
     def _judge(self, damage: Damage, number: int, whole_at: int | None) -> None:
@@ -139,6 +143,19 @@ class Recovery:
         if self._power_may_have_failed and self._end is not None and (number, damage.offset) >= self._end[:2]:
             return
         raise damage.error(self._partition[1], f"; a whole record stands behind it at offset {whole_at}")
+
+    def _refuse_loss(self, path: Path, offset: int, reached: int, reason: str) -> None:
+        """Of other partitions a torn tail is cut, and what was durable in it is told to be lost. Here it may have been a topic, of which
+        nobody would hear again: nothing is changed, and `CorruptLog` raised.
+        """
+        if self._partition != META or self._end is None or reached >= self._end.position:
+            return
+        raise CorruptLog(
+            f"{path} is damaged at offset {offset}: {reason}, and what stood there was durable",
+            partition=self._partition[1],
+            position=reached,
+            remedy="Restore the file from a copy: it holds which topics there are",
+        )
 
     def _shorten(self, segment: Segment, end: int, reason: str) -> None:
         self._say(segment.path, end, segment.end - end, reason)

@@ -9,10 +9,10 @@ import struct
 
 import xxhash
 
+from ..consistency import vector
 from ..consistency.vector import PartitionId
 
-META: PartitionId = (0, 0)
-"""`__meta`: its owner makes topics and gives incarnations."""
+META: PartitionId = vector.META
 
 SLOTS = 32
 """So many slots there are: more brokers than that do not share the work any further."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paramstream.consistency.position import position, show
+from paramstream.consistency.vector import META
 from paramstream.errors import CorruptLog, LogTruncated
 from paramstream.eventlog.local import LocalLog, partition_folder
 from paramstream.eventlog.log import Recovered
@@ -345,3 +346,36 @@ def test_random_damage_never_gives_a_record_that_was_not_written(seed: int, tmp_
         assert path.name in str(error) or "-0/" in str(error)
     else:
         assert read == owner.events[: len(read)]
+
+
+def damaged_meta(folder: Path, kind: str) -> Path:
+    """A log of `__meta` whose last durable record is damaged. Returns its file."""
+    log, owner = LocalLog(folder, LIMIT, boot="1"), Owner(META)
+    try:
+        partition = log.open(META)
+        partition.recover()
+        append_all(partition, [*owner.opening(), owner.put(), owner.put()])
+    finally:
+        log.close()
+    path = max(partition_folder(folder, META).glob("*.segment"))
+    size = path.stat().st_size
+    if kind == "flipped":
+        flip(path, size - 7)
+    elif kind == "header":
+        flip(path, 0)
+    else:
+        path.write_bytes(path.read_bytes()[: -7 if kind == "torn" else -len(owner.events[-1][1])])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["flipped", "torn", "gone", "header"])
+def test_topics_that_were_durable_are_never_cut_K02(tmp_path: Path, kind: str) -> None:
+    path = damaged_meta(tmp_path, kind)
+    before = path.read_bytes()
+    log = LocalLog(tmp_path, LIMIT, boot="2")
+    try:
+        with pytest.raises(CorruptLog, match="durable"):
+            log.open(META).recover()
+    finally:
+        log.close()
+    assert path.read_bytes() == before
