@@ -158,7 +158,7 @@ class KafkaLog:
         try:
             with open(path, "rb") as file:
                 values = tomllib.load(file)
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise _wrong("kafka_config", f"{path} cannot be read: {error}") from error
         known = {each.name: each for each in fields(cls) if each.name != "ssl_context"}
         for name, value in values.items():
