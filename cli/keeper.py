@@ -18,6 +18,7 @@ from pathlib import Path
 from ..consumers.keeping import Keeping
 from ..errors import ParamstreamError
 from ..eventlog.open import open_changelogs
+from .logs import set_up_logs
 from .output import print_json
 from .standing import StopSignal, keep_freed_memory
 
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--changelogs", action="store_true", help="what opens them comes on the standard input")
     arguments = parser.parse_args(argv)
     settings = sys.stdin.buffer.read() if arguments.changelogs else b""
+    set_up_logs()
     stop = StopSignal()
     keep_freed_memory()
     threading.Thread(target=_die_with, args=(arguments.parent,), name="paramstream-parent", daemon=True).start()

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed (what failed stands on standard error), 2 wrong usa
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Protocol
 from ..errors import ParamstreamError
 from . import bench, broker, process, publish, replica, restore, snapshot, subscribe, top, topics, verify, versions
 from .demo import command as demo
+from .logs import set_up_logs
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         # argparse has printed help (0) or what is wrong (2).
         return ended.code if isinstance(ended.code, int) else WRONG_USAGE
-    _set_up_logs()
+    set_up_logs()
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -92,18 +92,6 @@ def make_parser() -> argparse.ArgumentParser:
         command.configure(child)
         child.set_defaults(run=command.run)
     return parser
-
-
-def _set_up_logs() -> None:
-    """Logs to standard error, at the level that `PARAMSTREAM_LOG` names; without it nothing is set up."""
-    name = os.environ.get("PARAMSTREAM_LOG")
-    if not name:
-        return
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
-        print(f"paramstream: PARAMSTREAM_LOG={name!r} is no level; try debug, info or warning", file=sys.stderr)
-        return
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
 if __name__ == "__main__":
