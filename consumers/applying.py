@@ -6,7 +6,7 @@ before it confirms the event to the core, `show`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
@@ -117,6 +117,10 @@ class Applier:
         sealed = make(self._store)
         if sealed is not None:
             self.topics[topic_id].versions.begin_with(sealed)
+
+    def prepare_for(self, topic_id: int, sizes: Mapping[str, int]) -> None:
+        """The topic's next version will have these tensors (name → bytes), as far as anybody knows, and come soon."""
+        self.topics[topic_id].versions.staging.prepare(sizes)
 
     def replace(self, old: int, record: TopicRecord, state_partitions: Iterable[int]) -> None:
         """The name of topic `old` stands for a new topic now, whose entries are served at once and its version when it has one."""

@@ -47,7 +47,7 @@ from .snapshots.choosing import check_alone, is_whole, seeds_below, snapshots_in
 from .snapshots.remote import KeeperCopies
 from .snapshots.seeding import Seed
 from .sources import BrokerSource, LogSource, NoLog, Progress, Registry, Source
-from .targets import Moment, cuts_at
+from .targets import Moment, cuts_at, tensors_of
 
 ANSWER_S = 30.0
 """How long a broker may take for each answer."""
@@ -247,6 +247,9 @@ def _seeds(source: Source, cut: Cut, trimmed: Sequence[int], folder: Path | None
 def _played(source: Source, cut: Cut, seed: Seed | None, wanted: Wanted) -> Replica | None:
     """None where the version, or the seed's ceiling, rests on what lies outside of the cut."""
     playback = Playback(source, cut, wanted.progress)
+    seed = seed or Seed(source.record.id)
+    if cut.version is not None:
+        seed.tensors = tensors_of(source, cut.version)
     try:
         replica = Replica(
             [wanted.topic],
@@ -258,7 +261,7 @@ def _played(source: Source, cut: Cut, seed: Seed | None, wanted: Wanted) -> Repl
             keep_versions=1,
             partitions=[] if wanted.dense_only else None,
             arrays=wanted.arrays,
-            seeds=[] if seed is None else [seed],
+            seeds=[seed],
             timeout=AT_ONCE_S,
         )
     except ParamstreamTimeout:

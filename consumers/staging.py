@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from ..errors import StorageFull
 from ..events.codec import EventFrame
 from ..events.kinds import Chunk, Commit, Part, PartRef, Segment
+from ..tiers.arena import Slot
 from ..tiers.dense import Extent, lay_out
 from ..tiers.store import TieredStore
+from .ahead import Ahead
 from .early import EarlySlot
 
 Writer = tuple[str, int]
@@ -86,6 +88,8 @@ class Staging:
         self._early: EarlySlot | None = None
         self._expected: dict[str, Extent] = {}
         self._expected_nbytes = 0
+        self._ahead: Ahead | None = None
+        """What will be the slot of the version whose chunk comes first."""
         self._no_room_for: int | None = None
         """A version that found no room for a slot of its own before its commit."""
         self.staged = 0
@@ -93,8 +97,14 @@ class Staging:
 
     def expect(self, sizes: Mapping[str, int]) -> None:
         """The next version will have these tensors (name → bytes, tied ones left out), as far as anybody knows."""
+        self._give_up_ahead()
         self._expected, self._expected_nbytes = lay_out(sizes)
         self._no_room_for = None
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """As `expect`, and it will come soon: its memory is taken meanwhile. Chunks that come before that are kept as received."""
+        self.expect(sizes)
+        self._ahead = Ahead(self._store, self._expected_nbytes)
 
     def stage_chunk(self, frame: EventFrame) -> None:
         """Keep a chunk; where the budget has no room, only where it stands."""
@@ -117,20 +127,37 @@ class Staging:
 
     def early(self, version: int, sizes: Mapping[str, int]) -> EarlySlot | None:
         """What was put in place of a version, if that is laid out as these tensors are. The caller seals it or gives it up."""
-        early = self._early
+        early = self._early_for(version, wait=True) if self._ahead is not None else self._early
         if early is None or early.version != version or not early.fits(sizes):
             return None
         self._early = None
         return early
 
-    def _early_for(self, version: int) -> EarlySlot | None:
-        """There is one at a time, for the version whose chunk came first."""
-        if self._early is None and self._expected and version != self._no_room_for:
-            try:
-                self._early = EarlySlot(version, self._expected, self._store.allocate(self._expected_nbytes))
-            except StorageFull:
+    def _early_for(self, version: int, *, wait: bool = False) -> EarlySlot | None:
+        """There is one at a time, for the version whose chunk came first, once there is memory for it; `wait` for that."""
+        is_due = self._ahead is None or wait or self._ahead.is_ready
+        if self._early is None and self._expected and version != self._no_room_for and is_due:
+            slot = self._take_slot()
+            if slot is None:
                 self._no_room_for = version
+            else:
+                self._early = EarlySlot(version, self._expected, slot)
         return self._early if self._early is not None and self._early.version == version else None
+
+    def _take_slot(self) -> Slot | None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return ahead.slot()
+        try:
+            return self._store.allocate(self._expected_nbytes)
+        except StorageFull:
+            return None
+
+    def _give_up_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        slot = None if ahead is None else ahead.slot()
+        if slot is not None:
+            slot.release()
 
     def _give_up_early(self) -> None:
         if self._early is not None:
@@ -183,6 +210,7 @@ class Staging:
         for chunk in self._all_chunks():
             self._drop_bytes(chunk)
         self._give_up_early()
+        self._give_up_ahead()
 
     def begun(self) -> list[tuple[int, str]]:
         """(version, producer) of everything that is staged and not sealed, sorted."""

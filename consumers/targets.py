@@ -9,22 +9,26 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import cast
 
-from ..consistency.position import START, show
+from ..consistency.position import START, offset_of, show
 from ..consistency.vector import VersionVector
 from ..errors import CorruptLog, InvalidEvent, LogTruncated, VersionNotHeld
-from ..events.codec import decode_event, decode_vector
-from ..events.kinds import Commit
+from ..events.codec import EventFrame, decode_event, decode_vector
+from ..events.kinds import Commit, Part, PartRef
 from ..events.limits import check_version
 from ..transport.calls import TopicRecord, VersionRecord
 from .followed import Held
 from .playback import MAX_POSITION, Cut
 from .sources import Source
+from .subscription_core import FETCH_BYTES
 from .times import last_ns_of
 
 Moment = int | VersionVector[str] | datetime | None
 
 ONE_EVENT = 1
 """Bytes of a read that is to give one event."""
+
+MAX_PARTS = 16
+"""Of a version whose parts are looked for before it is restored."""
 
 
 def cuts_at(source: Source, at: Moment, dense_only: bool) -> Iterator[Cut]:
@@ -94,17 +98,42 @@ def closed_cut(source: Source, version: VersionRecord) -> VersionVector[int]:
     """
     record = source.record
     weights = record.id, record.partitions
-    frames = source.read(weights, version.position - 1, ONE_EVENT)
+    frame = _commit_of(source, version)
+    rests_on = Held(frame, 0).stamp.dependencies().merge(decode_vector(source.context(version)))
+    return rests_on.merge({weights: version.position})
+
+
+def tensors_of(source: Source, version: VersionRecord) -> dict[str, int]:
+    """Name → bytes of the version's tensors, those tied to others left out; none where its parts do not stand directly before its
+    commit, as those of a single publisher do.
+    """
+    weights = source.record.id, source.record.partitions
+    commit = _commit_of(source, version).payload
+    assert isinstance(commit, Commit)
+    named = set(commit.parts)
+    if not 0 < len(named) <= MAX_PARTS or offset_of(version.position) <= len(named):
+        return {}
+    sizes = dict[str, int]()
+    for data in source.read(weights, version.position - 1 - len(named), FETCH_BYTES):
+        frame = decode_event(data)
+        if frame.position >= version.position or not isinstance(frame.payload, Part):
+            break
+        named.discard(PartRef(frame.head.producer, frame.head.incarnation, frame.head.sequence))
+        sizes |= {spec.name: spec.nbytes for spec in frame.payload.tensors if not spec.tied_to}
+    return {} if named else sizes
+
+
+def _commit_of(source: Source, version: VersionRecord) -> EventFrame:
+    frames = source.read((source.record.id, source.record.partitions), version.position - 1, ONE_EVENT)
     frame = decode_event(frames[0]) if frames else None
     if frame is None or frame.position != version.position or not isinstance(frame.payload, Commit):
         raise CorruptLog(
             "the log has no commit where it was sealed",
-            topic=record.name,
+            topic=source.record.name,
             version=version.version,
             position=version.position,
         )
-    rests_on = Held(frame, 0).stamp.dependencies().merge(decode_vector(source.context(version)))
-    return rests_on.merge({weights: version.position})
+    return frame
 
 
 def _sealed_as(source: Source, number: int) -> VersionRecord:

@@ -99,10 +99,10 @@ class Assembly:
         self._fed.add((chunk.writer, chunk.sequence))
         self.first = min(self.first, chunk.position)
         is_placed = chunk.early is not None and chunk.early is self._early
-        for segment, data in chunk.pieces():
+        for segment, data in ((segment, None) for segment in chunk.segments) if is_placed else chunk.pieces():
             spec = names.get(segment.name)
             if spec is not None and spec.first_chunk <= chunk.sequence <= spec.last_chunk:
-                self._take(spec, segment, data, is_placed=is_placed)
+                self._take(spec, segment, data)
 
     def missing(self, staged: list[StagedChunk]) -> int | None:
         """Where to fetch from again: the position before the first chunk that lacks; 0 if nobody knows; None if all is there.
@@ -142,12 +142,13 @@ class Assembly:
         else:
             self.slot.release()
 
-    def _take(self, spec: TensorSpec, segment: Segment, data: memoryview, *, is_placed: bool) -> None:
-        if segment.offset + len(data) > spec.nbytes:
+    def _take(self, spec: TensorSpec, segment: Segment, data: memoryview | None) -> None:
+        """`data` is None where the bytes are in their place already."""
+        if segment.offset + segment.nbytes > spec.nbytes:
             raise self._wrong(f"a chunk reaches past the end of tensor {spec.name!r}", spec.name)
-        if not is_placed:
+        if data is not None:
             self._filling.put(spec.name, segment.offset, data)
-        self._covered[spec.name] += len(data)
+        self._covered[spec.name] += segment.nbytes
 
     def _has_all_chunks_of(self, name: str) -> bool:
         """False says nothing where other events of its writer lie between the chunks: only what lacks is certain to lack."""
@@ -335,6 +336,7 @@ class Versions:
             sealed.dense.release()
         self._drop_assembly()
         self.staging.clear()
+        self.staging.expect({})
 
     def _begin(self, frame: EventFrame) -> Assembly:
         self._drop_assembly()

@@ -5,7 +5,7 @@ A seed says where each partition is followed from (`starts`) and what must be ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...consistency.position import epoch_of, show
@@ -53,6 +53,8 @@ class Seed:
     context: VersionVector[int] = EMPTY
     state: list[StateSeed] = field(default_factory=list[StateSeed])
     weights: WeightsSeed | None = None
+    tensors: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of the version that will come first, as far as anybody knows: name → bytes."""
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot, numbers: Sequence[int], *, dense: bool = True) -> Seed:
@@ -127,6 +129,8 @@ class Seed:
             applier.begin_with_entries(state.partition, state.entries(), state.skipped)
         if self.weights is not None:
             applier.begin_with_version(self.topic_id, self.weights.sealed)
+        if self.tensors:
+            applier.prepare_for(self.topic_id, self.tensors)
 
     def begin(self, core: SubscriptionCore) -> None:
         """Tell the core, which begins at `starts`, what that rests on."""

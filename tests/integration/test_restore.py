@@ -1,6 +1,7 @@
 """Restores: any retained version comes back as it was sealed, from a log's folder or a broker, rows and KV with it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,10 @@ import numpy.typing as npt
 import pytest
 
 import paramstream as ps
+from paramstream.brokers import registry
+from paramstream.consumers.sources import LogSource
+from paramstream.consumers.targets import tensors_of
+from paramstream.eventlog.reading import FolderReader
 
 VERSIONS = 6
 
@@ -222,3 +227,9 @@ def test_topics_are_known_from_a_base_once_the_records_before_it_are_gone(tmp_pa
     segments[0].unlink()
     with ps.restore(log, "model", at=1, arrays="numpy") as replica:
         assert replica.weights()["w"].tolist() == [1.0, 1.0]
+
+
+def test_the_tensors_of_a_version_are_known_before_it_is_restored(written: Written) -> None:
+    with closing(LogSource(FolderReader(written.folder), "model", registry)) as source:
+        for version in source.versions():
+            assert tensors_of(source, version) == {"w": 300 * 1000 * 8, "b": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from paramstream.consumers.versions import Missing, Sealed, Versions
 from paramstream.errors import CorruptLog
 from paramstream.events.codec import decode_event
 from paramstream.events.kinds import Chunk, Commit, Part
+from paramstream.tiers.arena import Slot
 from paramstream.tiers.store import TieredStore
 
 F32 = npt.NDArray[np.float32]
@@ -228,5 +230,78 @@ def test_whatever_comes_between_a_version_has_the_values_of_its_publish(
                 case _:
                     weights.begin(number, tensors(-3.0, count, size), chunks)
                     weights.versions.staging.drop_bytes()
+        weights.versions.clear()
+        assert (store.usage().staging_bytes, store.usage().dense_bytes) == (0, 0)
+
+
+class SlowStore(TieredStore):
+    """Gives memory once it is told to."""
+
+    def __init__(self, dram: str = "8MiB") -> None:
+        super().__init__(dram)
+        self.may_give = threading.Event()
+        self.has_given = threading.Event()
+
+    def allocate(self, nbytes: int) -> Slot:
+        assert self.may_give.wait(10)
+        try:
+            return super().allocate(nbytes)
+        finally:
+            self.has_given.set()
+
+
+def sizes(arrays: Mapping[str, F32]) -> dict[str, int]:
+    return {name: array.nbytes for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 5, 100], ids=["at once", "after a chunk", "in between", "at the commit"])
+def test_memory_that_comes_later_gives_the_same_version(at_once: int) -> None:
+    arrays = tensors(1.0)
+    with SlowStore() as store:
+        weights = Weights(store)
+        weights.versions.staging.prepare(sizes(arrays))
+        frames = weights.log.version(1, arrays, chunk_bytes=CHUNK_BYTES)
+        weights.take(frames[: min(at_once, len(frames) - 1)])
+        store.may_give.set()
+        if at_once < len(frames):
+            assert store.has_given.wait(10)
+            memory_has_come(weights)
+        before = store.usage().staging_bytes
+        weights.take(frames[min(at_once, len(frames) - 1) : -1])
+        assert at_once or store.usage().staging_bytes == before == 0
+        weights.take(frames[-1:])
+        served = weights.versions.served
+        assert served is not None and holds(served, arrays) and weights.refetches == 0
+        slots = store.usage().dense_bytes
+        assert slots == served.dense.slot.capacity
+        weights.versions.clear()
+        assert (store.usage().staging_bytes, store.usage().dense_bytes) == (0, 0)
+
+
+def memory_has_come(weights: Weights) -> None:
+    """The thread has ended, so that the next chunk finds the memory."""
+    for thread in threading.enumerate():
+        if thread.name == "paramstream-memory":
+            thread.join(10)
+    assert weights.versions.served is None
+
+
+def test_what_was_prepared_for_and_does_not_come_is_given_back(store: TieredStore) -> None:
+    weights = Weights(store)
+    weights.versions.staging.prepare({"other": 64})
+    assert holds(weights.publish(1, tensors(1.0)), tensors(1.0))
+    weights.versions.staging.prepare(sizes(tensors(2.0)))
+    assert holds(weights.publish(2, tensors(2.0)), tensors(2.0))
+    weights.versions.staging.prepare(sizes(tensors(3.0)))
+    weights.versions.clear()
+    assert (store.usage().staging_bytes, store.usage().dense_bytes) == (0, 0)
+
+
+def test_without_room_beforehand_a_version_is_put_together_at_its_commit() -> None:
+    arrays = tensors(1.0, count=1)
+    with TieredStore("64KiB") as store:
+        weights = Weights(store)
+        weights.versions.staging.prepare({"t0": 1 << 20})
+        assert holds(weights.publish(1, arrays), arrays)
         weights.versions.clear()
         assert (store.usage().staging_bytes, store.usage().dense_bytes) == (0, 0)
