@@ -43,6 +43,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="run a replica beside the broker that keeps snapshots there, so that rows and KV may leave the log",
     )
+    parser.add_argument(
+        "--advertise",
+        metavar="ADDR",
+        help="the address that clients are told by other brokers over the same Kafka, where it is not the one bound",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="N",
+        help="its own among the brokers over one Kafka, the same at each start (default: its address)",
+    )
     add_json(parser, 'print {"listening": ADDR} on one line')
 
 
@@ -60,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         insecure=arguments.insecure,
         keeper=arguments.keeper,
         log_limit=arguments.log_limit,
+        name=arguments.name,
+        advertise=arguments.advertise,
     ) as broker:
         if arguments.json:
             print_json({"listening": broker.endpoint})

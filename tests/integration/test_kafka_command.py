@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import paramstream as ps
+from processes.world import free_port
 
 COMMAND = [sys.executable, "-P", "-m", "paramstream.cli"]
 WITHIN_S = 60.0
@@ -29,11 +30,15 @@ def test_a_broker_takes_its_kafka_from_a_file_and_a_topic_is_shown_with_its_sett
     file.write_text(
         f'bootstrap_servers = ["127.0.0.1:1"]\ntopic_prefix = "{kafka.topic_prefix}"\nrequest_timeout_s = 5.0\n'
     )
-    command = [*COMMAND, "broker", "--bind", "tcp://127.0.0.1:0", "--kafka-config", str(file)]
+    # It listens everywhere, so the others could not tell clients where it is.
+    port = free_port()
+    place = ["--bind", f"tcp://0.0.0.0:{port}", "--insecure", "--advertise", f"tcp://127.0.0.1:{port}", "--name", "one"]
+    command = [*COMMAND, "broker", *place, "--kafka-config", str(file)]
     process = subprocess.Popen([*command, "--log", f"kafka://{kafka.servers}"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        at = ["--connect", process.stdout.readline().removeprefix("listening on ").strip()]
+        assert process.stdout.readline() == f"listening on tcp://0.0.0.0:{port}\n"
+        at = ["--connect", f"tcp://127.0.0.1:{port}"]
         topic = run_json("topics", "create", "my weights", "--partitions", "1", *at)
         described = run_json("topics", "describe", "my weights", *at)
         assert described["storage"]["name"] == f"{kafka.topic_prefix}my-weights.{topic['id']:016x}"
