@@ -11,8 +11,11 @@ from .files import Disk
 _STEP_NBYTES = 1024 * 1024
 """Fetched at a time: the call holds the GIL, and on a slow disk other threads wait no longer than for so much."""
 
+_FIRST_AHEAD_NBYTES = 512 * 1024
 _AHEAD_NBYTES = 32 * 1024 * 1024
-"""The disk is asked for so much beforehand: it reads on while what came before is worked on."""
+"""The disk is asked for so much beforehand by whoever goes on reading: it reads on while what came before is worked on. At first,
+and where little is read, for none; then for twice as much each time.
+"""
 
 
 class MappedFile:
@@ -30,8 +33,11 @@ class MappedFile:
         self._handle = handle
         self._path = path
         self._mapping: mmap.mmap | None = None
+        self._ahead_nbytes = 0
         self._asked_to = 0
         """Up to where the disk was asked."""
+        self.next: MappedFile | None = None
+        """What will be read behind this one, as far as anybody knows."""
 
     def read(self, nbytes: int, offset: int) -> bytes:
         """A copy, as `read_at`."""
@@ -58,17 +64,25 @@ class MappedFile:
         return memoryview(mapping)[offset:end]
 
     def let_go(self) -> None:
-        self._mapping = None
+        self._mapping = self.next = None
+        self._ahead_nbytes = self._asked_to = 0
 
     def _mapped(self) -> mmap.mmap:
         if self._mapping is None:
             self._mapping = self._disk.map(self._handle, is_glanced_at=self._is_glanced_at)
-            self._asked_to = 0
         return self._mapping
 
     def _ask(self, offset: int, end: int) -> None:
         """Keep the disk busy with what comes behind `offset`."""
-        begin, wanted = max(offset, self._asked_to), min(offset + _AHEAD_NBYTES, end)
-        if wanted - begin >= _AHEAD_NBYTES // 2 or (wanted == end and wanted > begin):
+        begin, wanted = max(offset, self._asked_to), min(offset + self._ahead_nbytes, end)
+        if wanted > begin and (wanted == end or wanted - begin >= self._ahead_nbytes // 2):
             self._disk.read_ahead(self._handle, wanted - begin, begin)
             self._asked_to = wanted
+            if wanted == end and self.next is not None and not self.next._asked_to:
+                self.next._ask_on(self._ahead_nbytes)
+        self._ahead_nbytes = min(max(2 * self._ahead_nbytes, _FIRST_AHEAD_NBYTES), _AHEAD_NBYTES)
+
+    def _ask_on(self, nbytes: int) -> None:
+        """Reading will go on here."""
+        self._disk.read_ahead(self._handle, nbytes, 0)
+        self._ahead_nbytes = self._asked_to = nbytes

@@ -267,6 +267,8 @@ def _records(opened: Chain, first: Entry, glance: Glance | None = None) -> Itera
         if glance is not None:
             read = file.glanced_at()
             glimpse = partial(glance.frame, read)
+        elif at + 1 < len(opened):
+            file.next = opened[at + 1][1]
         scanned = scan(segment, read.view, offset=entry.offset, point=entry.point, glimpse=glimpse)
         for record in scanned:
             if record.counts and record.prefix.kind is not Kind.CLAIM:

@@ -12,6 +12,7 @@ from paramstream.errors import CorruptLog
 from paramstream.eventlog.files import Disk
 from paramstream.eventlog.mapped import MappedFile
 
+MIB = 1 << 20
 DATA = os.urandom(3 * mmap.PAGESIZE + 100)
 
 
@@ -88,3 +89,44 @@ def test_a_file_that_was_cut_meanwhile_ends_and_is_no_signal(path: Path, handle:
     assert file.view(1, 0) == DATA[:1]
     os.truncate(path, mmap.PAGESIZE + 1)
     assert file.view(len(DATA), mmap.PAGESIZE) == DATA[mmap.PAGESIZE : mmap.PAGESIZE + 1]
+
+
+class AskedDisk(Disk):
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+        """(handle, offset, nbytes)"""
+
+    def read_ahead(self, handle: int, nbytes: int, offset: int) -> None:
+        assert nbytes > 0, "0 would stand for all that follows"
+        self.asked.append((handle, offset, nbytes))
+
+
+def test_the_disk_is_asked_beforehand_by_who_goes_on_reading_and_for_the_next_file_too(
+    path: Path, handle: int, tmp_path: Path
+) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as made:
+        made.truncate(100 * MIB)
+    disk = AskedDisk()
+    with large.open("rb") as opened:
+        file = MappedFile(disk, opened.fileno(), large)
+        file.next = MappedFile(disk, handle, path)
+        file.view(4096, 50 * MIB)
+        assert disk.asked == []
+        for at in range(100):
+            file.view(MIB, at * MIB)
+        *first, last = disk.asked
+        assert last[0] == handle and {each[0] for each in first} == {opened.fileno()}
+        ends = [offset + nbytes for _, offset, nbytes in first]
+        assert ends[-1] == 100 * MIB
+        assert all(offset >= end for (_, offset, _), end in zip(first[1:], ends, strict=False)), "each byte once"
+        assert sum(nbytes for _, _, nbytes in first) > 90 * MIB
+        file.let_go()
+
+
+def test_a_file_that_is_glanced_at_is_not_asked_for_beforehand(path: Path, handle: int) -> None:
+    disk = AskedDisk()
+    file = MappedFile(disk, handle, path).glanced_at()
+    for offset in range(0, len(DATA), 64):
+        assert file.view(mmap.PAGESIZE, offset, wanted=64)[:64] == DATA[offset : offset + 64]
+    assert disk.asked == []
