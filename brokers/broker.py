@@ -64,6 +64,8 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     """Partitions of which nothing becomes durable just now, with the reason; it is tried again."""
     cut: dict[PartitionId, str]
     """What a torn tail lost when a partition was opened."""
+    group: str = ""
+    """Why the broker is given no partitions of a log that brokers share; empty where nothing is in the way."""
     keeper: str = ""
     """What keeps the broker's keeper from its work; empty where nothing does, or there is none."""
 
@@ -146,6 +148,7 @@ class Broker:
             stopped={partition: str(o.error) for partition, o in owned.items() if o.error is not None},
             troubled={p: o.durable.trouble for p, o in owned.items() if o.error is None and o.durable.trouble},
             cut={partition: o.cut for partition, o in owned.items() if o.cut},
+            group="" if self._membership is None else self._membership.trouble,
             keeper="" if self._keeper is None else self._keeper.error,
         )
 

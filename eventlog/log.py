@@ -218,6 +218,11 @@ class SlotListener(Protocol):
 class Membership(Protocol):
     """A broker's place among those that share a log."""
 
+    @property
+    def trouble(self) -> str:
+        """Why it is given no slots just now; empty where all is well. Any thread."""
+        ...
+
     def close(self) -> None:
         """Leave: its slots go to the others at once. Blocks; afterwards nothing more is heard. A second call changes nothing."""
         ...

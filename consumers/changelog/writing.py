@@ -53,6 +53,8 @@ class _Writer:
     """None: to be opened, and read, before anything is written."""
     quiet: int = 0
     """Rounds without a change since the marker moved."""
+    failed: bool = False
+    """Since the last round that went well: that was said, and is not said again at each try of an outage."""
 
     def close(self) -> None:
         """Whatever comes next reads before it writes."""
@@ -159,6 +161,7 @@ class WriteBack:
         for writer in self._writers:
             try:
                 self._flush(writer, is_asked)
+                writer.failed = False
             except ParamstreamError as error:
                 failed = failed or error
                 self._set_aside(writer, error)
@@ -174,8 +177,9 @@ class WriteBack:
     def _set_aside(self, writer: _Writer, error: ParamstreamError) -> None:
         """Whether its last write stands is not known, or it is over: what is there is read again before the next."""
         error.topic, error.partition = error.topic or self._record.name, writer.partition[1]
-        if self.error is None or str(self.error) != str(error):
-            _log.warning("write-back: %s", error)
+        if not writer.failed:
+            _log.warning("write-back fails, and is tried again: %s", error)
+        writer.failed = True
         writer.close()
 
     def _flush(self, writer: _Writer, is_asked: bool) -> None:

@@ -83,7 +83,13 @@ class SlotGroup:
         self._task: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
         self._closed = False
+        self._trouble = ""
         self._thread = KafkaThread("paramstream-group")
+
+    @property
+    def trouble(self) -> str:
+        """What keeps this broker out of the group; empty once a map shows it. Any thread."""
+        return self._trouble
 
     def start(self) -> None:
         """Make the topic where there is none, and join. Returns before the first map is there; it comes to `assigned`.
@@ -134,8 +140,16 @@ class SlotGroup:
             try:
                 await self._be_member()
             except (errors.KafkaError, OSError) as error:
-                _log.warning("the group of brokers is left, and joined again: %s", error)
+                self._is_in_trouble(error)
             await asyncio.sleep(REJOIN_S)
+
+    def _is_in_trouble(self, error: Exception) -> None:
+        trouble = f"the group {self._group} cannot be joined, and is tried again: {type(error).__name__}: {error}"
+        if isinstance(error, aiokafka(".errors").InconsistentGroupProtocolError):
+            trouble += ". Somebody else is a member of it: it is for brokers of this log only"
+        if trouble != self._trouble:
+            _log.warning("%s", trouble)
+        self._trouble = trouble
 
     async def _be_member(self) -> None:
         session_ms = round(self._settings.session_timeout_s * 1000)
@@ -218,6 +232,7 @@ class SlotGroup:
         if not self._goes_on(mine[0].id):
             # Somebody else may have had its slots meanwhile: it keeps none of what it opened in them.
             self._assigned(slot_map.without_slots_of(self._me.broker))
+        self._trouble = ""
         self._member_id = mine[0].id
         self._me = msgspec.structs.replace(self._me, number=slot_map.number, slots=mine[0].slots)
         self._assigned(slot_map)

@@ -69,5 +69,9 @@ class FakeMembership:
         self._group = group
         self._member = member
 
+    @property
+    def trouble(self) -> str:
+        return ""
+
     def close(self) -> None:
         self._group.leave(self._member)

@@ -10,6 +10,7 @@ import pytest
 import paramstream as ps
 from paramstream.eventlog.kafka.group import SlotGroup
 from paramstream.eventlog.kafka.membership import SlotMap
+from realkafka.stranger import Stranger
 from reference.waiting import eventually
 
 SLOTS = 32
@@ -143,3 +144,19 @@ def test_work_that_takes_longer_than_the_session_costs_no_slots_I06(kafka: ps.Ka
     while time.monotonic() < busy_until:
         sum(range(10_000))
     assert (len(a.maps), len(b.maps)) == heard, "nobody was put out of the group"
+
+
+def test_a_stranger_in_the_group_is_said_once_and_waited_out_K10(
+    kafka: ps.KafkaLog, brokers: list[Broker], caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger, group, topic = Stranger(kafka), f"{kafka.topic_prefix}brokers", f"{kafka.topic_prefix}other"
+    stranger.make_topic(topic)
+    with stranger.member(group, topic):
+        brokers.append(Broker(kafka, "a", "a1"))
+        eventually(lambda: f"the group {group} cannot be joined" in brokers[0].group.trouble)
+        assert "Somebody else is a member of it" in brokers[0].group.trouble
+        time.sleep(2.5)  # Two more tries.
+        assert not brokers[0].maps
+    eventually(lambda: has(brokers[0]), 15.0)
+    assert brokers[0].group.trouble == ""
+    assert len([each for each in caplog.records if each.name.startswith("paramstream")]) == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from paramstream.eventlog.kafka.settings import KafkaLog
+from paramstream.eventlog.kafka.thread import KafkaThread
 from paramstream.eventlog.kafka.wire import aiokafka
 
 
@@ -15,6 +17,29 @@ class Stranger:
 
     def __init__(self, settings: KafkaLog) -> None:
         self._servers = settings.servers
+
+    @contextmanager
+    def member(self, group: str, topic: str) -> Generator[None]:
+        """Within, an ordinary consumer is a member of the group."""
+
+        async def join() -> Any:
+            consumer = aiokafka().AIOKafkaConsumer(bootstrap_servers=self._servers, group_id=group)
+            consumer.subscribe([topic])
+            await consumer.start()
+            await consumer.getmany(timeout_ms=100)
+            while not consumer.assignment():
+                await asyncio.sleep(0.05)
+            return consumer
+
+        thread = KafkaThread("paramstream-stranger")
+        try:
+            consumer = thread.call(join(), 20.0)
+            try:
+                yield
+            finally:
+                thread.call(consumer.stop(), 20.0)
+        finally:
+            thread.close()
 
     def write(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
         async def write(producer: Any) -> None:
