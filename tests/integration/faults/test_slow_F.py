@@ -137,10 +137,13 @@ def test_two_replicas_of_the_newest_of_1000_versions_see_whole_ones_that_go_up_F
     full_speed(1_000, broker, client)
 
 
-async def read_with_cancels(events: ps.Subscription, count: int) -> tuple[list[int], float]:
-    """The numbers read, and the longest time in which none came although some waited."""
-    chance, found, longest_s, at = random.Random(5), list[int](), 0.0, time.monotonic()
-    deadline = at + 300
+async def read_with_cancels(events: ps.Subscription, count: int) -> tuple[list[int], int]:
+    """The numbers read, and the most reads on end, of 1 ms or less each, in which none came although some waited.
+
+    Reads are counted, not seconds: a busy machine makes a second of anything.
+    """
+    chance, found, most, vain = random.Random(5), list[int](), 0, 0
+    deadline = time.monotonic() + 300
 
     async def take() -> None:
         found.extend(numbers(await anext(events)))
@@ -158,12 +161,10 @@ async def read_with_cancels(events: ps.Subscription, count: int) -> tuple[list[i
             assert len(found) == before
         else:
             reading.result()
-        now = time.monotonic()
-        longest_s = max(longest_s, now - at)
-        if len(found) > before or not events.buffered_bytes:
-            at = now
-        assert now < deadline, f"nothing came after {found[-1:]}"
-    return found, longest_s
+        vain = vain + 1 if len(found) == before and events.buffered_bytes else 0
+        most = max(most, vain)
+        assert time.monotonic() < deadline, f"nothing came after {found[-1:]}"
+    return found, most
 
 
 def read_interrupted(client: ps.Client, count: int) -> None:
@@ -173,11 +174,12 @@ def read_interrupted(client: ps.Client, count: int) -> None:
         writer = threading.Thread(target=burst, args=(publisher, count), name="writer")
         writer.start()
         try:
-            found, longest_s = asyncio.run(read_with_cancels(events, count))
+            found, most = asyncio.run(read_with_cancels(events, count))
         finally:
             writer.join(60)
         assert found == list(range(1, count + 1))
-        assert longest_s < 1.0
+        assert most < 100, "events that wait are read at once"
+        print(f"{most} reads in vain")
         assert not vars(events)["_waiters"], "a cancelled read leaves nothing behind"
         with pytest.raises(ps.ParamstreamTimeout):
             events.next(0.1)
