@@ -279,18 +279,14 @@ class Applier:
 
     def _change(self, partition: PartitionId, position: int, changes: dict[bytes, Entry | None]) -> None:
         table, images = self._store.entries(partition), self._images[partition]
-        done = 0
+        sizes, done = images.room_for(changes), 0
         try:
-            for key, entry in changes.items():
-                nbytes = images.room_for(key)
-                try:
-                    before = table.delete(key, position) if entry is None else table.put(key, entry)
-                except StorageFull:
-                    self._store.refund_staging(nbytes)
-                    raise
+            for (key, entry), nbytes in zip(changes.items(), sizes, strict=True):
+                before = table.delete(key, position) if entry is None else table.put(key, entry)
                 images.keep(position, key, before, nbytes)
                 done += 1
         except StorageFull:
+            self._store.refund_staging(sum(sizes[done:]))
             images.undo(position - 1)
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..consistency.vector import PartitionId
@@ -40,12 +41,16 @@ class BeforeImages:
     def nbytes(self) -> int:
         return self._nbytes
 
-    def room_for(self, key: bytes) -> int:
-        """Charge the image of `key` before it is changed; hand the result to `keep`. Raises `StorageFull`."""
-        held = self._store.entries(self._partition).get(key, -(1 << 63))
-        nbytes = IMAGE_BYTES + len(key) + (len(held.value) if held is not None else 0)
-        self._store.charge_staging(nbytes)
-        return nbytes
+    def room_for(self, keys: Iterable[bytes]) -> list[int]:
+        """Charge the images of an event's keys before any is changed; hand each result to `keep`. Raises `StorageFull`, with nothing
+        charged.
+        """
+        held = self._store.entries(self._partition).held
+        sizes = [
+            IMAGE_BYTES + len(key) + (len(before.value) if (before := held(key)) is not None else 0) for key in keys
+        ]
+        self._store.charge_staging(sum(sizes))
+        return sizes
 
     def keep(self, position: int, key: bytes, before: Entry | None, nbytes: int) -> None:
         """The event at `position` changed `key`, which was `before`; `nbytes` were charged for it."""

@@ -22,7 +22,7 @@ def images(store: TieredStore) -> BeforeImages:
 
 
 def put(store: TieredStore, images: BeforeImages, position: int, key: bytes, value: bytes) -> None:
-    nbytes = images.room_for(key)
+    (nbytes,) = images.room_for([key])
     images.keep(position, key, store.entries(PARTITION).put(key, Entry(value, position)), nbytes)
     images.drop_settled()
 
@@ -60,6 +60,6 @@ def test_an_event_is_taken_back_while_it_is_being_applied_however_durable_it_is(
     put(store, images, 1, b"k", b"before")
     images.settle(10)
     table = store.entries(PARTITION)
-    images.keep(2, b"k", table.put(b"k", Entry(b"half", 2)), images.room_for(b"k"))
+    images.keep(2, b"k", table.put(b"k", Entry(b"half", 2)), *images.room_for([b"k"]))
     images.undo(1)
     assert value_of(store, b"k") == b"before"
