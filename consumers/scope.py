@@ -109,9 +109,9 @@ class Scope:
         self.targets[partition] = at.durable if self._durable_only else at.accepted
         if isinstance(start, VersionVector):
             self.targets[partition] = target = start.get((record.name, at.partition), START)
-            if target > at.accepted:
+            if target > (end := at.end_for(target)):
                 raise EventLost(
-                    f"the vector names {show(target)}, and the log ends at {show(at.accepted)}",
+                    f"the vector names {show(target)}, and the log ends at {show(end)}",
                     topic=record.name,
                     partition=at.partition,
                     position=target,

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
+from ..consistency.position import epoch_of
 from ..events.kinds import PartRef, Table, TensorSpec
 from .wire import Message, Record, To, WireError
 
@@ -275,6 +276,10 @@ class PartitionRecord(Record, frozen=True):
     """The encoded vector of all that events before `latest` rest on."""
     rewinds: tuple[tuple[int, int], ...] = ()
     """Weight partition: (position, version) of the commits that superseded older ones of that number and higher, in order."""
+
+    def end_for(self, position: int) -> int:
+        """Where the epoch of `position` ended, as far as that is known, else where the partition ends: what lies above it is not there."""
+        return dict(self.ends).get(epoch_of(position), self.accepted)
 
 
 class PartitionLoad(Record, frozen=True):

@@ -104,7 +104,7 @@ class Seed:
         if persistence == "none" and epoch_of(target) != at.epoch:
             self._leave_out(partition)
             return
-        end = dict(at.ends).get(epoch_of(target), at.accepted)
+        end = at.end_for(target)
         if target > end and target:
             raise EventLost(
                 f"the snapshot holds what lies behind {show(end)}, where the log ends",

@@ -83,6 +83,19 @@ def test_a_vector_ahead_of_the_log_is_refused_at_once(stage: Stage) -> None:
     assert (caught.value.topic, caught.value.partition) == ("model", 0)
 
 
+def test_a_vector_that_names_what_an_epoch_lost_is_refused_at_once(tmp_path: Path) -> None:
+    log = f"file:{tmp_path / 'log'}"
+    with ps.Broker(log=log) as broker, ps.connect(broker.endpoint) as client:
+        client.create_topic("model")
+        seen = client.publisher("model", producer="p").put("k", b"1").durable.result(10)
+    lost = ps.VersionVector({partition: at + 1 for partition, at in seen.items()})
+    with ps.Broker(log=log) as broker, ps.connect(broker.endpoint) as client:
+        client.publisher("model", producer="p").put("k", b"2").durable.result(10)
+        with pytest.raises(ps.EventLost, match="what was lost since"):
+            client.replica("model", start=lost)
+        client.replica("model", start=seen).close()
+
+
 def test_a_version_that_has_left_the_log_is_named_with_the_oldest_that_has_not(tmp_path: Path) -> None:
     with ps.Broker(log="memory:", log_limit="8MiB") as broker, ps.connect(broker.endpoint) as client:
         stage = Stage(client, 1)
