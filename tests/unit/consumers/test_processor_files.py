@@ -61,6 +61,16 @@ def test_where_every_snapshot_is_cut_short_nothing_is_begun_from_nothing(tmp_pat
         folder(tmp_path).load()
 
 
+def test_a_pickle_in_the_place_of_a_state_is_refused_and_never_run_O01(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    save(tmp_path / "state", 5, n=5)
+    (path,) = (tmp_path / "state" / "1").iterdir()
+    path.write_bytes(b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR.")
+    with pytest.raises(ps.CorruptLog, match=path.name):
+        folder(tmp_path / "state").load()
+    assert not canary.exists()
+
+
 def test_what_a_dead_writer_left_aside_goes(tmp_path: Path) -> None:
     save(tmp_path, 5, n=5)
     (tmp_path / "1" / f"{9:016x}.1-1.aside").write_bytes(b"half")

@@ -1,6 +1,7 @@
 """Writes and syncs that fail while the owner lives."""
 
 import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -90,12 +91,15 @@ def test_a_base_whose_file_cannot_be_made_is_repeated_in_another(broker: Broker,
     assert broker.recovered.base is not None and bytes(broker.recovered.base.bulk) == b"new"
 
 
-def test_a_full_disk_is_told_as_such_and_stops_the_partition_with_all_that_was_synced(broker: Broker) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_told_as_such_and_stops_the_partition_with_all_that_was_synced(
+    broker: Broker, number: int
+) -> None:
     synced = list(broker.owner.events)
     append_all(broker.partition, [broker.owner.put()])
-    broker.disk.fail("write", errno.ENOSPC, times=3)
+    broker.disk.fail("write", number, times=3)
     for _ in range(2):
-        with pytest.raises(StorageFull, match="No space left"):
+        with pytest.raises(StorageFull, match=f"no space is left .* {os.strerror(number)}"):
             broker.partition.append(broker.owner.put())
     with pytest.raises(StorageFull):
         broker.partition.sync()
