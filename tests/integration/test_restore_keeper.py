@@ -60,7 +60,8 @@ def test_what_has_left_the_log_comes_from_the_brokers_keeper(tmp_path: Path) -> 
             try:
                 ps.restore(broker.endpoint, "model", at=1).close()
             except ps.LogTruncated as error:
-                return str(error)
+                # Not so where the keeper has replaced, just now, the snapshot that was being read.
+                return str(error) if "no whole snapshot" in str(error) else ""
             return ""
 
         refused = eventually(is_below_the_keepers_snapshots, 60.0)
