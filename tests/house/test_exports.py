@@ -98,6 +98,14 @@ def output_of(code: str) -> str:
         (paramstream.Publisher.put, "self key value ttl valid_for"),
         (paramstream.Publisher.put_many, "self items ttl valid_for"),
         (paramstream.restore, "source topic at store dense_only"),
+        (paramstream.processor, "source sink"),
+        (paramstream.Client.run, "self step name state"),
+        (paramstream.Replica.wait, "self target timeout"),
+        (paramstream.Replica.wait_version, "self version timeout topic"),
+        (paramstream.Replica.weights, "self version topic"),
+        (paramstream.Replica.rollback, "self version timeout topic"),
+        (paramstream.Replica.snapshot, "self directory timeout"),
+        (paramstream.Replica.get, "self key topic"),
     ],
 )
 def test_what_can_be_given_by_position_stays_in_its_place(function: Callable[..., object], by_position: str) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -114,3 +115,28 @@ def test_outside_of_a_checkout_bench_says_so(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(bench, "PACKAGE", "..benchmarks_that_are_not_installed")
     assert main(["bench"]) == FAILED
     assert "checkout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("demo", "--seconds --json"),
+        ("broker", "--bind --log --keeper --kafka-config --insecure --log-limit"),
+        ("topics create", "--connect --topic --partitions --persistence --retain-versions --exist-ok"),
+        ("topics describe", "--connect --topic --json"),
+        ("versions", "--connect --topic --json"),
+        ("publish", "--connect --topic --version --rewind --replace-schema"),
+        ("subscribe", "--connect --topic --start --json"),
+        ("replica", "--connect --topic --name --dram --snapshot-dir"),
+        ("restore", "--log --connect --kafka-config --topic --at --vector --time --snapshots --out"),
+        ("process", "--connect --name --state"),
+        ("snapshot", "--connect --topic --out --keep"),
+        ("verify", "--kafka-config --json"),
+        ("bench", "--json"),
+        ("top", "--connect --json"),
+    ],
+)
+def test_the_options_that_users_and_scripts_give_are_there(command: str, options: str, capsys: Captured) -> None:
+    assert main([*command.split(), "--help"]) == DONE
+    shown = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert set(options.split()) <= shown
