@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from ..eventlog.kafka.changelog import KafkaChangelogs
 from ..eventlog.kafka.reading import KafkaReader
 from ..eventlog.kafka.settings import KafkaLog
 from ..eventlog.open import folder_of
-from ..eventlog.reading import FolderReader
+from ..eventlog.reading import ATTEMPTS, FolderReader
 from ..events.arrays import ArrayKind
 from ..events.limits import check_version
 from ..tiers.store import TieredStore
@@ -100,6 +100,17 @@ def restore(
     if isinstance(source, str) and source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
         return _from_snapshot(Path(source.removeprefix(_SNAPSHOT)).expanduser(), None, at, wanted)
     folder = None if snapshots is None else Path(snapshots).expanduser()
+    is_kafka = isinstance(source, KafkaLog) or source.startswith("kafka://")
+    for _ in range(1, ATTEMPTS if is_kafka else 1):
+        # An owner that cuts what is being read looks like damage, once. (Of a folder the files are opened beforehand.)
+        with suppress(CorruptLog, LogTruncated):
+            return _restored(source, registry, at, folder, wanted)
+    return _restored(source, registry, at, folder, wanted)
+
+
+def _restored(source: str | KafkaLog, registry: Registry, at: Moment, folder: Path | None, wanted: Wanted) -> Replica:
+    """One try."""
+    topic, dense_only = wanted.topic, wanted.dense_only
     with closing(_open(source, topic, registry)) as opened:
         _check_lasts(opened.record)
         trimmed = [] if dense_only else [n for n in range(opened.record.partitions) if opened.start(n) > START]

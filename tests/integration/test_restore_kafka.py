@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 import paramstream as ps
+from paramstream.brokers import registry
+from paramstream.consumers.restore import restore as restore_from
+from paramstream.eventlog.kafka.reading import KafkaReader
 from paramstream.eventlog.kafka.settings import KafkaLog
+from reference.waiting import eventually
 
 
 def test_each_version_comes_back_from_kafka_as_it_was_sealed(kafka: KafkaLog) -> None:
@@ -51,3 +55,37 @@ def test_each_version_comes_back_from_kafka_as_it_was_sealed(kafka: KafkaLog) ->
         ps.restore(kafka, "model", at=5)
     with pytest.raises(ps.UnknownTopic):
         ps.restore(kafka, "other")
+
+
+def test_a_log_that_its_owner_cuts_while_it_is_read_is_read_again(kafka: KafkaLog) -> None:
+    with (
+        ps.Broker(log=kafka, log_limit=64 << 20) as broker,
+        ps.connect(broker.endpoint) as client,
+        KafkaReader(kafka) as reader,
+    ):
+        topic = client.create_topic("model", partitions=1, retain_versions=1)
+        trainer = client.publisher("model", producer="trainer")
+        published: list[int] = []
+
+        def publish() -> None:
+            published.append(len(published) + 1)
+            weights = {f"w{n}": np.full(1 << 18, published[-1], np.float32) for n in range(12)}
+            trainer.publish_weights(weights, published[-1]).durable.result(30)
+
+        def start() -> int:
+            return reader.read((topic.id, 1)).start
+
+        publish()
+        publish()
+        begun, cut = start(), list[int]()
+
+        def progress(nbytes: int) -> None:
+            if not cut:
+                cut.append(nbytes)
+                for _ in range(3):
+                    publish()
+                eventually(lambda: start() > begun, 30)  # What is being read has left the log.
+
+        restored = restore_from(kafka, "model", dense_only=True, registry=registry, arrays="numpy", progress=progress)
+        with restored as replica:
+            assert replica.weights().version == published[-1] == 5
