@@ -83,7 +83,7 @@ class MetaReader:
     # --- in its thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        serial = 0
+        serial, failed = 0, False
         while self._wait():
             with self._changed:
                 if serial != self._reading:
@@ -92,12 +92,14 @@ class MetaReader:
             try:
                 state, records = self._read()
             except ParamstreamError as error:
-                _log.info("__meta cannot be read: %s", error)
+                if not failed:
+                    _log.info("__meta cannot be read, and is tried again: %s", error)
+                failed = True
                 with self._changed:
                     self._tail, self._next = None, time.monotonic() + RETRY_S
                     self._asked = asked + self._asked
                 continue
-            self._next = time.monotonic() + POLL_S
+            self._next, failed = time.monotonic() + POLL_S, False
             if state is not None or records or asked:
                 self._post(partial(self._tell, serial, state, records, asked))
 

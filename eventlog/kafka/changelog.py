@@ -26,7 +26,7 @@ from ..changelog import ChangelogRecord
 from .settings import KafkaLog
 from .thread import KafkaThread
 from .topics import TOMBSTONES_S, changelog_name, new_changelog_settings
-from .wire import MAX_REQUEST_BYTES, Refused, Trouble, Wire, aiokafka, connection_options, patiently
+from .wire import MAX_REQUEST_BYTES, Refused, Trouble, Wire, aiokafka, connection_options, end_producer, patiently
 
 T = TypeVar("T")
 
@@ -138,8 +138,7 @@ class KafkaChangelog:
     async def _end_writer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(asyncio.TimeoutError, self._errors.KafkaError):
-                await asyncio.wait_for(producer.stop(), self._settings.request_timeout_s)
+            await end_producer(producer, self._settings.request_timeout_s)
 
     # Reading.
 

@@ -104,6 +104,18 @@ def connection_options(settings: KafkaLog) -> dict[str, Any]:
     return options
 
 
+async def end_producer(producer: Any, within_s: float) -> None:
+    """Stop a producer of aiokafka, whatever Kafka does. Its own `stop` waits for what it still has to send: while Kafka is away
+    that never ends, and one that is cancelled leaves its task and connections behind.
+    """
+    with suppress(asyncio.TimeoutError, aiokafka(".errors").KafkaError):
+        await asyncio.wait_for(producer.stop(), within_s)
+        return
+    with suppress(asyncio.CancelledError, aiokafka(".errors").KafkaError):
+        await producer._sender.close()
+    await producer.client.close()
+
+
 class Wire:
     """Connections to one Kafka: one plain producer, and another set for reads, so that no ack waits behind a large fetch."""
 
@@ -203,8 +215,7 @@ class Wire:
 
     async def _stop_producer(self) -> None:
         producer, self._producer = self._producer, None
-        with suppress(asyncio.TimeoutError, self._errors.KafkaError):
-            await asyncio.wait_for(producer.stop(), self._settings.request_timeout_s)
+        await end_producer(producer, self._settings.request_timeout_s)
 
     # Reading.
 
