@@ -6,8 +6,9 @@ Where an owner lives, its files are read to the end that it recorded as durable.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..consistency.position import START
-from ..consistency.vector import PartitionId
+from ..consistency.vector import META, PartitionId
 from ..errors import BindFailed, CorruptLog, LogTruncated
 from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
@@ -27,7 +28,9 @@ from .local import check_meta, held_partitions, partition_folder
 from .lookup import beginning, build, stored
 from .mapped import MappedFile
 from .marks import EndFile, storage_error
-from .segment import find_whole_record
+from .segment import HEADER_NBYTES, find_whole_record
+
+_log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """How often reading begins anew from a newer base, because the owner cut a file meanwhile."""
@@ -200,7 +203,26 @@ class FolderReader:
         if opened and not torn:
             (segment, _), (torn, index) = opened[-1], _end_at_last_whole(partition, *opened[-1])
             self._indices[segment.path] = segment.end, index
-        return _linked(opened), torn
+        linked = _linked(opened)
+        self._check_end(partition, folder, linked, torn)
+        return linked, torn
+
+    def _check_end(self, partition: PartitionId, folder: Path, opened: Chain, torn: str) -> None:
+        """What was durable and is not there is said: an owner would tell it as lost, and would not start where topics may be among it."""
+        with suppress(FileNotFoundError), closing(EndFile(self._disk, folder, write=False)) as end_file:
+            end = end_file.read()
+            reached = (opened[-1][0].number, opened[-1][0].end) if opened else (0, 0)
+            if end is None or end.offset <= HEADER_NBYTES or reached >= end[:2]:
+                return
+            problem = torn or f"{folder} ends at offset {reached[1]} of segment {reached[0]}"
+            problem += f"; it was durable to offset {end.offset} of segment {end.number}"
+            if partition == META:
+                raise CorruptLog(
+                    problem,
+                    partition=partition[1],
+                    remedy="Restore the file from a copy: it holds which topics there are",
+                )
+            _log.warning("the log has lost what was durable: %s", problem)
 
     def _from_base(self, opened: Chain, glance: Glance | None = None) -> tuple[EventFrame | None, Iterator[EventFrame]]:
         segment = opened[0][0]

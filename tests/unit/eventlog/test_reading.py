@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paramstream.consistency.vector import META, PartitionId
 from paramstream.errors import BindFailed, CorruptLog, LogTruncated
 from paramstream.eventlog.files import Disk
 from paramstream.eventlog.local import LocalLog, partition_folder
@@ -181,3 +182,27 @@ def test_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta").write_text("paramstream log, format 1\n")
     with pytest.raises(BindFailed):
         FolderReader(tmp_path)
+
+
+@pytest.mark.parametrize("partition_id", [PARTITION, META])
+def test_what_was_durable_and_is_not_there_is_said_and_topics_are_never_missed_K03(
+    tmp_path: Path, partition_id: PartitionId, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, owner = LocalLog(tmp_path), Owner(partition_id)
+    try:
+        partition = log.open(partition_id)
+        partition.recover()
+        append_all(partition, [*owner.opening(), owner.put(), owner.put()])
+    finally:
+        log.close()
+    path = max(partition_folder(tmp_path, partition_id).glob("*.segment"))
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    with FolderReader(tmp_path) as reader:
+        if partition_id == META:
+            with pytest.raises(CorruptLog, match="it was durable to"):
+                reader.read(META)
+            return
+        read = reader.read(PARTITION)
+        assert as_pairs(read.records) == owner.events[:-1] and str(path) in read.torn
+    assert "lost what was durable" in caplog.text and str(path) in caplog.text
