@@ -134,8 +134,10 @@ def check_some(check: Check, history: History, heads: Cut) -> None:
     anywhere = {n: check.play.random.choice(records).position for n, records in history.records.items()}
     check(ps.VersionVector({("model", n): at for n, at in anywhere.items()}), history.lowered(anywhere))
     record: EventFrame = check.play.random.choice(history.records[check.play.random.choice(list(heads))])
-    moment = datetime.fromtimestamp(record.time // 1000 / 1e6, UTC) + timedelta(microseconds=1)
-    check(moment, history.lowered(history.at_time(int(moment.timestamp() * 1e9))))
+    # The microsecond behind the record's; all that was stamped within it counts.
+    microseconds = record.time // 1000 + 1
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    check(moment, history.lowered(history.at_time(microseconds * 1000 + 999)))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
