@@ -100,9 +100,10 @@ def restore(
     if isinstance(source, str) and source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
         return _from_snapshot(Path(source.removeprefix(_SNAPSHOT)).expanduser(), None, at, wanted)
     folder = None if snapshots is None else Path(snapshots).expanduser()
-    is_kafka = isinstance(source, KafkaLog) or source.startswith("kafka://")
-    for _ in range(1, ATTEMPTS if is_kafka else 1):
-        # An owner that cuts what is being read looks like damage, once. (Of a folder the files are opened beforehand.)
+    is_folder = isinstance(source, str) and source.startswith("file:")
+    for _ in range(1, 1 if is_folder else ATTEMPTS):
+        # An owner that cuts what is being read looks like damage, once; a keeper replaces snapshots. (A folder's files are opened
+        # beforehand.)
         with suppress(CorruptLog, LogTruncated):
             return _restored(source, registry, at, folder, wanted)
     return _restored(source, registry, at, folder, wanted)
