@@ -76,6 +76,7 @@ class KafkaPartition:
         self._is_woken = False
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._is_released = False
         self._counted = 0
         """What of the tally is this partition's: its bytes, while it is owned here."""
 
@@ -382,7 +383,8 @@ class KafkaPartition:
         await self._place.wire.delete_records(self._place.topic, self._place.number, base.offset)
 
     def _count(self, nbytes: int) -> None:
-        """The lock is held."""
+        """The lock is held. Of one that was given up nothing counts, though a cut may be under way."""
+        nbytes = 0 if self._is_released else nbytes
         self._tally.add(nbytes - self._counted)
         self._counted = nbytes
 
@@ -407,6 +409,7 @@ class KafkaPartition:
         self._break(Fenced("the partition was given up", partition=self._place.number))
         with self._changed:
             task, self._task = self._task, None
+            self._is_released = True
             self._count(0)
         if task is not None:
             self._thread.soon(task.cancel)
