@@ -208,7 +208,13 @@ class Keeping:
             if topic.replica is not None and topic.replica.status().stopped:
                 topic.close()
         else:
-            topic.held_by, topic.kept, topic.kept_at = topic.kept, reached, now
+            is_whole = all(
+                made.floor.get((topic.record.name, number), 0) >= loads[topic.record.id, number].accepted
+                for topic_id, number in _state(topic.record)
+                if (topic_id, number) in loads
+            )
+            # Where the replica was behind what was counted, as after a move, there is more to keep though nothing else comes.
+            topic.held_by, topic.kept, topic.kept_at = topic.kept, reached if is_whole else (-1, 0), now
             topic.succeeded()
 
     def _write_back(self, topic: _Topic, replica: Replica) -> None:
