@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ from ..transport.messages import FORMAT, AnyMessage, Fetched, Heartbeat, Hello, 
 from ..transport.slots import slot_of
 from .changelog.seeding import seed_of
 from .changelog.writing import WriteBack
+from .due import INTERVAL_S, Kept, LogLoad, Reached
 from .replica import Replica
 from .snapshots.announcing import announce
 from .snapshots.folder import topic_folder
@@ -52,9 +54,6 @@ MOST_BYTES = 64 * 1024 * 1024
 LOG_SHARE = 16
 """... and this part of the broker's log, divided among its topics, where that is less."""
 
-INTERVAL_S = 60.0
-"""What has moved at all is kept at least so often."""
-
 RETRY_S = (1.0, 60.0)
 """First and longest pause after a failure; it doubles with each one, so that a full disk costs little."""
 
@@ -68,18 +67,12 @@ START_S = 120.0
 class _Topic:
     """What the keeper does for one topic."""
 
-    def __init__(self, record: TopicRecord) -> None:
+    def __init__(self, record: TopicRecord, kept: Kept) -> None:
         self.record = record
+        self.kept = kept
         self.replica: Replica | None = None
         self.store: TieredStore | None = None
         self.writing: WriteBack | None = None
-        self.kept: tuple[int, int] | None = None
-        """(bytes of state appended, position of the newest version) at the last snapshot; None before the first."""
-        self.held_by: tuple[int, int] | None = None
-        """The same of the oldest snapshot that is still there: the log holds all behind that one."""
-        self.kept_at = 0.0
-        self.is_trimmed = False
-        """When its replica began, the log did not have all of its state."""
         self.error = ""
         self.retry_at = 0.0
         self._pause_s = RETRY_S[0]
@@ -148,7 +141,7 @@ class Keeping:
     def step(self, now: float) -> None:
         """Do what is due. Raises nothing that may pass: that shows in `error`, and is tried again later."""
         try:
-            self._look()
+            self._look(now)
             broker: BrokerRecord = self._directory.request(DescribeBroker(), BrokerRecord, ANSWER_S)
         except ParamstreamError as error:
             self._error = f"{type(error).__name__}: {error}"
@@ -174,7 +167,7 @@ class Keeping:
     ) -> None:
         self.close()
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Take up new topics, and leave those that were deleted."""
         records = {record.id: record for record in self._directory.refresh(ANSWER_S)}
         for topic_id in self._topics.keys() - records.keys():
@@ -184,22 +177,20 @@ class Keeping:
             with suppress(OSError):
                 shutil.rmtree(topic_folder(self._folder, topic.record.name, topic_id))
         for topic_id in records.keys() - self._topics.keys():
-            self._topics[topic_id] = _Topic(records[topic_id])
+            self._topics[topic_id] = _Topic(records[topic_id], Kept(now, self._interval_s))
 
     def _keep(
         self, topic: _Topic, loads: Mapping[PartitionId, PartitionLoad], share: int, is_pressed: bool, now: float
     ) -> None:
+        began = time.monotonic()
         try:
             replica = self._replica(topic)
             self._write_back(topic, replica)
             reached = _reached(topic, replica, loads)
-            if not self._is_due(topic, reached, loads, share, is_pressed, now):
+            held = sum(loads[p].log_bytes for p in _state(topic.record) if p in loads)
+            if not topic.kept.is_due(reached, LogLoad(held, share, is_pressed), now):
                 return
-            (made,) = replica.snapshot(self._folder, SNAPSHOT_S)
-            if topic.writing is not None:
-                floors = {(topic.record.id, number): floor for (_, number), floor in made.floor.items()}
-                topic.writing.wait(floors, SNAPSHOT_S)
-            announce(self._directory, self._identity, self._folder, topic.record, ANSWER_S)
+            floors = self._snapshot(topic, replica)
         except (ParamstreamError, OSError) as error:
             topic.failed(error, now)
             if isinstance(error, Fenced):
@@ -208,14 +199,18 @@ class Keeping:
             if topic.replica is not None and topic.replica.status().stopped:
                 topic.close()
         else:
-            is_whole = all(
-                made.floor.get((topic.record.name, number), 0) >= loads[topic.record.id, number].accepted
-                for topic_id, number in _state(topic.record)
-                if (topic_id, number) in loads
-            )
-            # Where the replica was behind what was counted, as after a move, there is more to keep though nothing else comes.
-            topic.held_by, topic.kept, topic.kept_at = topic.kept, reached if is_whole else (-1, 0), now
+            topic.kept.made(reached._replace(applied=floors), now, time.monotonic() - began)
             topic.succeeded()
+
+    def _snapshot(self, topic: _Topic, replica: Replica) -> tuple[int, ...]:
+        """Make one and announce it, once the changelogs have come as far; returns its floors."""
+        record = topic.record
+        (made,) = replica.snapshot(self._folder, SNAPSHOT_S)
+        floors = tuple(made.floor.get((record.name, number), START) for number in range(record.partitions))
+        if topic.writing is not None:
+            topic.writing.wait(dict(zip(_state(record), floors, strict=True)), SNAPSHOT_S)
+        announce(self._directory, self._identity, self._folder, record, ANSWER_S)
+        return floors
 
     def _write_back(self, topic: _Topic, replica: Replica) -> None:
         """Write back what the keeper's broker owns by now. Raises `Fenced` where somebody else writes it."""
@@ -229,31 +224,6 @@ class Keeping:
         if topic.writing is not None and isinstance(topic.writing.error, Fenced):
             raise topic.writing.error
 
-    def _is_due(
-        self,
-        topic: _Topic,
-        reached: tuple[int, int],
-        loads: Mapping[PartitionId, PartitionLoad],
-        share: int,
-        is_pressed: bool,
-        now: float,
-    ) -> bool:
-        if topic.kept is None and topic.is_trimmed:
-            # Only snapshots have all of the state, and the next owner of a partition can give none but its own keeper's.
-            return True
-        if topic.kept is None:
-            # What was appended before this keeper began is known only by what the log holds.
-            held = sum(loads[p].log_bytes for p in _state(topic.record) if p in loads)
-            if not topic.kept_at:
-                topic.kept_at = now
-            return held >= share or now - topic.kept_at >= self._interval_s
-        if reached[0] - topic.kept[0] >= share:
-            return True
-        if is_pressed and topic.held_by != reached:
-            # Publishers may stand still for want of room that only another snapshot makes: the older one goes by it.
-            return True
-        return now - topic.kept_at >= self._interval_s and reached != topic.kept
-
     def _replica(self, topic: _Topic) -> Replica:
         if topic.replica is not None:
             if topic.replica.status().stopped:
@@ -264,7 +234,7 @@ class Keeping:
         described = self._directory.request(
             DescribePartitions(topic.record.id, tuple(numbers)), list[PartitionRecord], ANSWER_S
         )
-        topic.is_trimmed = any(at.start > START for at in described)
+        topic.kept.is_trimmed = any(at.start > START for at in described)
         failed: ParamstreamError | None = None
         for start, seeds in self._ways(topic.record, described):
             try:
@@ -317,10 +287,14 @@ def _state(record: TopicRecord) -> list[PartitionId]:
     return [(record.id, number) for number in range(record.partitions)]
 
 
-def _reached(topic: _Topic, replica: Replica, loads: Mapping[PartitionId, PartitionLoad]) -> tuple[int, int]:
-    served = replica.status().served.get(topic.record.name)
-    appended = sum(loads[p].nbytes for p in _state(topic.record) if p in loads)
-    return appended, 0 if served is None else served.position
+def _reached(topic: _Topic, replica: Replica, loads: Mapping[PartitionId, PartitionLoad]) -> Reached:
+    status, name = replica.status(), topic.record.name
+    served = status.served.get(name)
+    return Reached(
+        appended=sum(loads[p].nbytes for p in _state(topic.record) if p in loads),
+        version=0 if served is None else served.position,
+        applied=tuple(status.applied.get((name, number), START) for number in range(topic.record.partitions)),
+    )
 
 
 class _Owner:
