@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import struct
 from pathlib import Path
+
+import numpy as np
 
 from ..errors import BindFailed
 from ..events.digest import checksum
@@ -15,6 +18,10 @@ BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ (Linux 5.14), which the `mmap` module of Python 3.11 has no name for: brings pages in, and says where it cannot."""
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Disk:
@@ -66,10 +73,18 @@ class Disk:
             mapping.madvise(mmap.MADV_RANDOM)
         return mapping
 
-    def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
-        """Bring the mapped bytes from `offset` to `end` in, `step` at a time. Raises where touching them would be a SIGBUS."""
-        for at in range(offset - offset % mmap.PAGESIZE, end, step):
-            mapping.madvise(_POPULATE_READ, at, min(step, end - at))
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int) -> None:
+        """Bring the mapped bytes from `offset` to `end` in. Raises `OSError` where touching them would be a SIGBUS.
+
+        Other threads go on meanwhile: `mmap.madvise` would hold the GIL for as long as the disk takes.
+        """
+        if end <= offset:
+            return
+        begin = offset - offset % mmap.PAGESIZE
+        address = np.frombuffer(mapping, np.uint8).ctypes.data + begin
+        if _LIBC.madvise(address, end - begin, _POPULATE_READ):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
 
     def read_ahead(self, handle: int, nbytes: int, offset: int) -> None:
         """The bytes there will be wanted soon. Does not wait for them."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+from .ahead import ReadAhead
 from .chain import read_at
 from .files import Disk
-
-_STEP_NBYTES = 1024 * 1024
-"""Fetched at a time: the call holds the GIL, and on a slow disk other threads wait no longer than for so much."""
 
 _FIRST_AHEAD_NBYTES = 512 * 1024
 _AHEAD_NBYTES = 32 * 1024 * 1024
@@ -26,8 +24,13 @@ class MappedFile:
     Not for several threads.
     """
 
-    def __init__(self, disk: Disk, handle: int, path: Path, *, is_glanced_at: bool = False) -> None:
-        """`is_glanced_at`: little of it is viewed, here and there, and the disk is asked for no more than that."""
+    def __init__(
+        self, disk: Disk, handle: int, path: Path, *, ahead: ReadAhead | None = None, is_glanced_at: bool = False
+    ) -> None:
+        """`ahead` brings in what will be viewed; without it only the disk is asked beforehand. `is_glanced_at`: little of it is
+        viewed, here and there, and the disk is asked for no more than that.
+        """
+        self._ahead = ahead
         self._is_glanced_at = is_glanced_at
         self._disk = disk
         self._handle = handle
@@ -57,7 +60,7 @@ class MappedFile:
             end = min(offset + nbytes, len(mapping))
             if not self._is_glanced_at:
                 self._ask(offset, len(mapping))
-            self._disk.fetch(mapping, offset, end if wanted is None else min(offset + wanted, end), _STEP_NBYTES)
+            self._disk.fetch(mapping, offset, end if wanted is None else min(offset + wanted, end))
         except OSError:
             # A file that cannot be mapped, an older kernel, or a disk that fails, which the read names.
             return memoryview(self.read(nbytes, offset))
@@ -75,8 +78,8 @@ class MappedFile:
     def _ask(self, offset: int, end: int) -> None:
         """Keep the disk busy with what comes behind `offset`."""
         begin, wanted = max(offset, self._asked_to), min(offset + self._ahead_nbytes, end)
-        if wanted > begin and (wanted == end or wanted - begin >= self._ahead_nbytes // 2):
-            self._disk.read_ahead(self._handle, wanted - begin, begin)
+        if wanted > begin and (wanted == end or wanted - begin >= self._ahead_nbytes // 4):
+            self._bring(wanted - begin, begin)
             self._asked_to = wanted
             if wanted == end and self.next is not None and not self.next._asked_to:
                 self.next._ask_on(self._ahead_nbytes)
@@ -84,5 +87,11 @@ class MappedFile:
 
     def _ask_on(self, nbytes: int) -> None:
         """Reading will go on here."""
-        self._disk.read_ahead(self._handle, nbytes, 0)
+        self._bring(nbytes, 0)
         self._ahead_nbytes = self._asked_to = nbytes
+
+    def _bring(self, nbytes: int, offset: int) -> None:
+        if self._ahead is None:
+            self._disk.read_ahead(self._handle, nbytes, offset)
+        else:
+            self._ahead.ask(self._mapped(), offset, nbytes)

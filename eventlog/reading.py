@@ -20,6 +20,7 @@ from ..consistency.vector import META, PartitionId
 from ..errors import BindFailed, CorruptLog, LogTruncated
 from ..events.codec import EventFrame, decode_event
 from ..events.kinds import Kind
+from .ahead import ReadAhead
 from .chain import Segment, link, read_header, scan, segment_numbers, segment_path
 from .files import Disk, FolderLock
 from .glance import Glance
@@ -87,6 +88,7 @@ class FolderReader:
         except OSError as error:
             raise BindFailed(f"cannot read the log in {self._folder}: {error.strerror}") from error
         self._files = ExitStack()
+        self._ahead = ReadAhead(self._disk)
         self._indices: dict[Path, tuple[int, Index]] = {}
         """Segment → (the end that it covers, where it can be read from)."""
         self._chains: dict[PartitionId, tuple[Chain, str]] = {}
@@ -249,12 +251,13 @@ class FolderReader:
         self._files.callback(self._disk.close, handle)
         if sync:
             self._disk.sync(handle)
-        file = MappedFile(self._disk, handle, path)
+        file = MappedFile(self._disk, handle, path, ahead=self._ahead)
         self._files.callback(file.let_go)
         return Segment(path, read_header(file.read, path, partition), self._disk.size_of(handle)), file
 
     def close(self) -> None:
         """Give back files and lock. A second call changes nothing."""
+        self._ahead.close()
         self._files.close()
         if self._lock is not None:
             self._lock.close()

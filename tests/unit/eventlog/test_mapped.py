@@ -3,14 +3,17 @@
 import errno
 import mmap
 import os
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from paramstream.errors import CorruptLog
+from paramstream.eventlog.ahead import ReadAhead
 from paramstream.eventlog.files import Disk
 from paramstream.eventlog.mapped import MappedFile
+from reference.waiting import eventually
 
 MIB = 1 << 20
 DATA = os.urandom(3 * mmap.PAGESIZE + 100)
@@ -22,7 +25,7 @@ class Failing(Disk):
     def __init__(self, *, reads: bool) -> None:
         self.reads = reads
 
-    def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int) -> None:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
     def read(self, handle: int, nbytes: int, offset: int) -> bytes:
@@ -130,3 +133,48 @@ def test_a_file_that_is_glanced_at_is_not_asked_for_beforehand(path: Path, handl
     for offset in range(0, len(DATA), 64):
         assert file.view(mmap.PAGESIZE, offset, wanted=64)[:64] == DATA[offset : offset + 64]
     assert disk.asked == []
+
+
+class Brought(Disk):
+    """Notes what is brought in, by which thread; a thread that is not the reader's may be held up."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[str, int] = {}
+        self.may_go_on = threading.Event()
+
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int) -> None:
+        name = threading.current_thread().name
+        if name == "paramstream-read-ahead":
+            assert self.may_go_on.wait(10)
+        self.by_thread[name] = self.by_thread.get(name, 0) + end - offset
+        super().fetch(mapping, offset, end)
+
+
+def test_pages_are_brought_in_by_a_thread_beside_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    data = os.urandom(MIB) * 20
+    large.write_bytes(data)
+    disk = Brought()
+    ahead = ReadAhead(disk)
+    with large.open("rb") as opened:
+        file = MappedFile(disk, opened.fileno(), large, ahead=ahead)
+        for at in range(0, 10 * MIB, MIB):
+            assert file.view(MIB, at) == data[at : at + MIB]
+        assert "paramstream-read-ahead" not in disk.by_thread
+        disk.may_go_on.set()
+        eventually(lambda: disk.by_thread.get("paramstream-read-ahead", 0) > 10 * MIB)
+        for at in range(10 * MIB, 20 * MIB, MIB):
+            assert file.view(MIB, at) == data[at : at + MIB]
+        file.let_go()
+    ahead.close()
+    ahead.close()
+    assert not any(thread.name == "paramstream-read-ahead" for thread in threading.enumerate())
+
+
+def test_what_cannot_be_brought_in_beforehand_is_found_out_by_who_reads_it(path: Path, handle: int) -> None:
+    ahead = ReadAhead(Failing(reads=True))
+    file = MappedFile(Disk(), handle, path, ahead=ahead)
+    for offset in (0, 1, 2):
+        assert file.view(len(DATA), offset) == DATA[offset:]
+    file.let_go()
+    ahead.close()
