@@ -25,9 +25,9 @@ class CountingDisk(Disk):
 
     fetched = 0
 
-    def fetch(self, mapping: mmap.mmap, offset: int, end: int, step: int) -> None:
+    def fetch(self, mapping: mmap.mmap, offset: int, end: int) -> None:
         self.fetched += end - offset
-        super().fetch(mapping, offset, end, step)
+        super().fetch(mapping, offset, end)
 
 
 def chunk(owner: Owner, sequence: int, version: int = 7, own: bytes = VECTOR, producer: str = "trainer") -> bytearray:
