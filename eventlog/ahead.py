@@ -9,7 +9,10 @@ from queue import SimpleQueue
 from .files import Disk
 
 _STEP_NBYTES = 2 * 1024 * 1024
-"""Brought in at a time: so long a `close` may take, on a disk that answers."""
+"""Brought in at a time: so long a `close` takes, on a disk that answers."""
+
+CLOSE_S = 10.0
+"""How long a `close` waits for one that does not; the thread ends with what it waits for."""
 
 _Asked = tuple[mmap.mmap, int, int]
 
@@ -38,7 +41,7 @@ class ReadAhead:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._asked.put(None)
-            thread.join()
+            thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while (asked := self._asked.get()) is not None:

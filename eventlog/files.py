@@ -86,10 +86,6 @@ class Disk:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
 
-    def read_ahead(self, handle: int, nbytes: int, offset: int) -> None:
-        """The bytes there will be wanted soon. Does not wait for them."""
-        os.posix_fadvise(handle, offset, nbytes, os.POSIX_FADV_WILLNEED)
-
     def sync(self, handle: int) -> None:
         """The bytes of the file, and the length it needs to find them again."""
         os.fdatasync(handle)

@@ -27,8 +27,8 @@ class MappedFile:
     def __init__(
         self, disk: Disk, handle: int, path: Path, *, ahead: ReadAhead | None = None, is_glanced_at: bool = False
     ) -> None:
-        """`ahead` brings in what will be viewed; without it only the disk is asked beforehand. `is_glanced_at`: little of it is
-        viewed, here and there, and the disk is asked for no more than that.
+        """`ahead` brings in what will be viewed. `is_glanced_at`: little of it is viewed, here and there, and the disk is asked for no
+        more than that.
         """
         self._ahead = ahead
         self._is_glanced_at = is_glanced_at
@@ -91,7 +91,5 @@ class MappedFile:
         self._ahead_nbytes = self._asked_to = nbytes
 
     def _bring(self, nbytes: int, offset: int) -> None:
-        if self._ahead is None:
-            self._disk.read_ahead(self._handle, nbytes, offset)
-        else:
+        if self._ahead is not None:
             self._ahead.ask(self._mapped(), offset, nbytes)

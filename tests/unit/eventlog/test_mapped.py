@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paramstream.errors import CorruptLog
+from paramstream.eventlog import ahead as read_ahead
 from paramstream.eventlog.ahead import ReadAhead
 from paramstream.eventlog.files import Disk
 from paramstream.eventlog.mapped import MappedFile
@@ -94,14 +95,17 @@ def test_a_file_that_was_cut_meanwhile_ends_and_is_no_signal(path: Path, handle:
     assert file.view(len(DATA), mmap.PAGESIZE) == DATA[mmap.PAGESIZE : mmap.PAGESIZE + 1]
 
 
-class AskedDisk(Disk):
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int, int]] = []
-        """(handle, offset, nbytes)"""
+class Asked(ReadAhead):
+    """Notes what it is asked for."""
 
-    def read_ahead(self, handle: int, nbytes: int, offset: int) -> None:
-        assert nbytes > 0, "0 would stand for all that follows"
-        self.asked.append((handle, offset, nbytes))
+    def __init__(self) -> None:
+        super().__init__(Disk())
+        self.asked: list[tuple[int, int, int]] = []
+        """(size of the file, offset, nbytes)"""
+
+    def ask(self, mapping: mmap.mmap, offset: int, nbytes: int) -> None:
+        assert nbytes > 0
+        self.asked.append((len(mapping), offset, nbytes))
 
 
 def test_the_disk_is_asked_beforehand_by_who_goes_on_reading_and_for_the_next_file_too(
@@ -110,16 +114,16 @@ def test_the_disk_is_asked_beforehand_by_who_goes_on_reading_and_for_the_next_fi
     large = tmp_path / "large"
     with large.open("wb") as made:
         made.truncate(100 * MIB)
-    disk = AskedDisk()
+    ahead = Asked()
     with large.open("rb") as opened:
-        file = MappedFile(disk, opened.fileno(), large)
-        file.next = MappedFile(disk, handle, path)
+        file = MappedFile(Disk(), opened.fileno(), large, ahead=ahead)
+        file.next = MappedFile(Disk(), handle, path, ahead=ahead)
         file.view(4096, 50 * MIB)
-        assert disk.asked == []
+        assert ahead.asked == []
         for at in range(100):
             file.view(MIB, at * MIB)
-        *first, last = disk.asked
-        assert last[0] == handle and {each[0] for each in first} == {opened.fileno()}
+        *first, last = ahead.asked
+        assert last[0] == len(DATA) and {each[0] for each in first} == {100 * MIB}
         ends = [offset + nbytes for _, offset, nbytes in first]
         assert ends[-1] == 100 * MIB
         assert all(offset >= end for (_, offset, _), end in zip(first[1:], ends, strict=False)), "each byte once"
@@ -128,11 +132,11 @@ def test_the_disk_is_asked_beforehand_by_who_goes_on_reading_and_for_the_next_fi
 
 
 def test_a_file_that_is_glanced_at_is_not_asked_for_beforehand(path: Path, handle: int) -> None:
-    disk = AskedDisk()
-    file = MappedFile(disk, handle, path).glanced_at()
+    ahead = Asked()
+    file = MappedFile(Disk(), handle, path, ahead=ahead).glanced_at()
     for offset in range(0, len(DATA), 64):
         assert file.view(mmap.PAGESIZE, offset, wanted=64)[:64] == DATA[offset : offset + 64]
-    assert disk.asked == []
+    assert ahead.asked == []
 
 
 class Brought(Disk):
@@ -178,3 +182,16 @@ def test_what_cannot_be_brought_in_beforehand_is_found_out_by_who_reads_it(path:
         assert file.view(len(DATA), offset) == DATA[offset:]
     file.let_go()
     ahead.close()
+
+
+def test_a_disk_that_does_not_answer_does_not_hold_up_the_close(
+    path: Path, handle: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "CLOSE_S", 0.1)
+    disk = Brought()
+    ahead = ReadAhead(disk)
+    file = MappedFile(disk, handle, path, ahead=ahead)
+    for _ in range(3):
+        file.view(len(DATA), 0)
+    ahead.close()
+    disk.may_go_on.set()
