@@ -43,6 +43,10 @@ class Disk:
     def close(self, handle: int) -> None:
         os.close(handle)
 
+    def lock(self, handle: int, *, exclusive: bool) -> None:
+        """Held until the handle is closed. Raises `BlockingIOError` at once where another process is in the way."""
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+
     def write(self, handle: int, data: memoryview, offset: int) -> None:
         """All of `data`, however many calls that takes."""
         while data:
@@ -109,6 +113,9 @@ class Disk:
 
     def names(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
 
     def make_folder(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -197,7 +204,9 @@ class FolderLock:
         """Raises `BindFailed` that names who holds it."""
         handle = disk.open_or_create(folder / cls.NAME)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            disk.lock(handle, exclusive=True)
+            disk.truncate(handle, 0)
+            disk.write(handle, memoryview(f"{os.getpid()}\n".encode()), 0)
         except BlockingIOError as error:
             holder = _holder(handle)
             disk.close(handle)
@@ -208,8 +217,6 @@ class FolderLock:
         except BaseException:
             disk.close(handle)
             raise
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return cls(disk, handle)
 
     @classmethod
@@ -217,7 +224,7 @@ class FolderLock:
         """None where an owner lives. Raises `FileNotFoundError` where the folder holds no log."""
         handle = disk.open(folder / cls.NAME)
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            disk.lock(handle, exclusive=False)
         except BlockingIOError:
             disk.close(handle)
             return None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..consistency.vector import PartitionId
 from ..errors import BindFailed, CorruptLog, ParamstreamError
+from .chain import opened
 from .files import Disk, FolderLock, present_boot
 from .marks import FailureCount, boot_mark, storage_error
 from .partition import LocalPartition
@@ -61,7 +62,7 @@ class LocalLog:
             names = self._disk.names(self._folder)
             if META not in names:
                 self._make_meta(names)
-            check_meta(self._folder)
+            check_meta(self._disk, self._folder)
             self._failures = FailureCount(self._disk, self._folder)
             for name in names:
                 if name.endswith(_DROPPED):
@@ -157,7 +158,7 @@ class LocalLog:
         folder = partition_folder(self._folder, partition)
         aside = folder.with_suffix(_DROPPED)
         try:
-            if folder.is_dir():
+            if self._disk.is_folder(folder):
                 self._disk.rename(folder, aside)
                 self._disk.sync_folder(self._folder)
             self._remove(aside)
@@ -166,7 +167,7 @@ class LocalLog:
 
     def _remove(self, folder: Path) -> None:
         """A dropped partition's folder is none of the log any more, whatever is left of it."""
-        if folder.is_dir():
+        if self._disk.is_folder(folder):
             for name in self._disk.names(folder):
                 self._disk.unlink(folder / name)
             self._disk.remove_folder(folder)
@@ -201,10 +202,11 @@ def held_partitions(names: list[str]) -> list[PartitionId]:
     return sorted(found)
 
 
-def check_meta(folder: Path) -> None:
+def check_meta(disk: Disk, folder: Path) -> None:
     """Raises `CorruptLog` where the folder is no log, or one of another format."""
     try:
-        text = (folder / META).read_text(errors="replace")
+        with opened(disk, folder / META) as read:
+            text = read(4 * len(META_TEXT), 0).decode(errors="replace")
     except FileNotFoundError as error:
         raise CorruptLog(f"{folder} is no log: it has no file {META!r}") from error
     if text != META_TEXT:

@@ -78,7 +78,7 @@ class LocalPartition:
         tally.add(self._counted)
 
     def _on_disk(self) -> int:
-        if not self._folder.is_dir():
+        if not self._disk.is_folder(self._folder):
             return 0
         numbers = segment_numbers(self._disk.names(self._folder))
         sizes = [self._disk.size(segment_path(self._folder, number)) for number in numbers]
@@ -112,7 +112,7 @@ class LocalPartition:
         with self._sync_lock, self._lock:
             assert not self._recovered, "a partition is recovered once, before the first append"
             self._recovered = True
-            if not self._folder.is_dir():
+            if not self._disk.is_folder(self._folder):
                 return Recovered(None, iter(()), 0, "")
             try:
                 tail = self._recover()

@@ -82,7 +82,7 @@ class FolderReader:
         """Raises `CorruptLog` where the folder holds no log, `BindFailed` where it cannot be read."""
         self._folder = Path(folder)
         self._disk = Disk() if disk is None else disk
-        check_meta(self._folder)
+        check_meta(self._disk, self._folder)
         try:
             self._lock = FolderLock.shared(self._disk, self._folder)
         except OSError as error:
@@ -149,7 +149,7 @@ class FolderReader:
         if not self.owner_lives and partition in self._chains:
             return self._chains[partition]
         folder = partition_folder(self._folder, partition)
-        if not folder.is_dir():
+        if not self._disk.is_folder(folder):
             return [], ""
         try:
             if not self.owner_lives:

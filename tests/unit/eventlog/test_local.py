@@ -1,5 +1,6 @@
 """The folder of a local log: who holds it, and what it is taken for."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from paramstream.eventlog.local import LocalLog
 from paramstream.eventlog.memory import MemoryLog
 from paramstream.eventlog.open import open_log
 from paramstream.eventlog.reading import FolderReader
+from records.disk import FaultyDisk
 from records.frames import PARTITION, Owner, append_all
 
 HOLD = """
@@ -48,6 +50,14 @@ def test_one_process_cannot_hold_a_folder_twice(tmp_path: Path) -> None:
     log.close()
     log.close()
     LocalLog(tmp_path).close()
+
+
+def test_a_folder_whose_owner_cannot_write_its_number_is_free_again(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.fail("write", errno.ENOSPC, name="lock")
+    with pytest.raises(BindFailed, match="No space left"):
+        LocalLog(tmp_path, disk=disk)
+    LocalLog(tmp_path, disk=disk).close()
 
 
 def test_a_reading_command_keeps_an_owner_out_and_several_go_side_by_side(tmp_path: Path) -> None:
