@@ -16,9 +16,9 @@ from paramstream.events.kinds import Commit, Put
 from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
-from .core_world import CoreWorld
 from .disk import SimLog
 from .versions import NAMES, tensor_of
+from .world import World
 from .writes import Part, Write, write_of, write_of_version
 
 
@@ -30,7 +30,7 @@ def writes_in(frame: EventFrame) -> list[Write]:
     return [write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)]
 
 
-def problems(world: CoreWorld) -> list[str]:
+def problems(world: World) -> list[str]:
     found = [problem for consumer in world.consumers for problem in consumer.problems]
     found += _outcomes(world)
     found += _pasts_stand(world)
@@ -47,7 +47,7 @@ def problems(world: CoreWorld) -> list[str]:
     return found
 
 
-def _outcomes(world: CoreWorld) -> Iterable[str]:
+def _outcomes(world: World) -> Iterable[str]:
     """Each call has its one outcome, and the log says the same."""
     standing: Counter[tuple[PartitionId, Write]] = Counter()
     for partition, log in world.disk.logs.items():
@@ -72,7 +72,7 @@ def _outcomes(world: CoreWorld) -> Iterable[str]:
                 yield f"{made.write} was refused and stands whole"
 
 
-def _state(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+def _state(world: World, consumer: SimConsumer) -> Iterable[str]:
     for partition in consumer.follows:
         expected = fold(world.disk.log(partition))
         entries = consumer.entries(partition)
@@ -80,7 +80,7 @@ def _state(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
             yield f"{consumer.name} holds {entries} of {partition}, the log says {expected}"
 
 
-def _served(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+def _served(world: World, consumer: SimConsumer) -> Iterable[str]:
     """The newest version that the log has, with its right values."""
     for topic in consumer.applier.topics.values():
         partition, served = topic.weight_partition, topic.served
@@ -100,7 +100,7 @@ def _served(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
                     yield f"{consumer.name} serves wrong values of {name} in version {served.version}"
 
 
-def _seen_once(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+def _seen_once(world: World, consumer: SimConsumer) -> Iterable[str]:
     """What somebody had applied and had to take back is never sent again by itself."""
     for line in consumer.undone:
         if isinstance(line, Deliver):
@@ -111,7 +111,7 @@ def _seen_once(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
                 yield f"{consumer.name} took {again} of {line.partition} back, and it stands"
 
 
-def _pasts_stand(world: CoreWorld) -> Iterable[str]:
+def _pasts_stand(world: World) -> Iterable[str]:
     """No event names an own earlier write that was lost before its session joined the epoch that it went to."""
     positions = {partition: {record.position for record in log.records()} for partition, log in world.disk.logs.items()}
     # Every start of the broker opens one epoch of each partition.
@@ -151,7 +151,7 @@ def _program_order(consumer: SimConsumer) -> Iterable[str]:
                 last[producer] = incarnation, number
 
 
-def _causal_order(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
+def _causal_order(world: World, consumer: SimConsumer) -> Iterable[str]:
     """What a writer had read, or had read by way of others, is applied before what it wrote; as far as it stands."""
     pasts = Pasts(world)
     lines = [line for line in consumer.applied if isinstance(line, Deliver)]
@@ -165,7 +165,7 @@ def _causal_order(world: CoreWorld, consumer: SimConsumer) -> Iterable[str]:
 class Pasts:
     """The past of each call: what its writer wrote and read before, with the pasts of that."""
 
-    def __init__(self, world: CoreWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._reads = {made.write: made.reads for producer in world.producers for made in producer.made}
         self._before: dict[Write, frozenset[Part]] = {}
         self._known: dict[Write, frozenset[Part]] = {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import pytest
 
 from paramstream.brokers import partition
@@ -15,8 +12,8 @@ from paramstream.consumers.followed import Followed
 from paramstream.consumers.undo import BeforeImages
 from paramstream.producers.past import Past
 from paramstream.producers.session_core import SessionCore
-from simulation.core_checks import problems
-from simulation.core_world import CoreWorld
+from simulation.judge import problems
+from simulation.scenario import a_world, drawn, run
 
 SEEDS = 100
 HOSTILE_SEEDS = 20
@@ -24,19 +21,10 @@ BROKEN_SEEDS = 200
 """Looked at until one shows what was broken: most of them do, of rare cases one in fifty."""
 
 
-@contextmanager
-def a_world(seed: int) -> Generator[CoreWorld]:
-    world = CoreWorld(seed)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_order_outcomes_and_state_hold_through_losses_and_takeovers(seed: int) -> None:
     with a_world(seed) as world:
-        world.run()
+        run(world, drawn(world.seed))
         assert world.heal(), world.unsettled()
         assert not (found := problems(world)), found[:5]
 
@@ -45,9 +33,9 @@ def test_the_same_seed_gives_the_same_story() -> None:
     stories: list[list[str]] = []
     for _ in range(2):
         with a_world(7) as world:
-            world.run()
+            run(world, drawn(world.seed))
             world.heal()
-            stories.append(world.story())
+            stories.append(world.trace.lines)
     assert stories[0] == stories[1]
 
 
@@ -56,7 +44,7 @@ def test_the_worlds_are_hostile() -> None:
     undone, jumps, outcomes = 0, 0, set[str]()
     for seed in range(HOSTILE_SEEDS):
         with a_world(seed) as world:
-            world.run()
+            run(world, drawn(world.seed))
             world.heal()
             undone += sum(len(consumer.undone) for consumer in world.consumers)
             jumps += sum(consumer.jumps for consumer in world.consumers)
@@ -69,7 +57,7 @@ def finds(what: str) -> bool:
     """A problem that says `what` is found in some world."""
     for seed in range(BROKEN_SEEDS):
         with a_world(seed) as world:
-            world.run()
+            run(world, drawn(world.seed))
             world.heal()
             if any(what in problem for problem in problems(world)):
                 return True
@@ -132,7 +120,7 @@ def test_what_is_passed_and_counted_late_leaves_consumers_stuck(monkeypatch: pyt
 
     def is_stuck(seed: int) -> bool:
         with a_world(seed) as world:
-            world.run()
+            run(world, drawn(world.seed))
             return not world.heal()
 
     assert any(is_stuck(seed) for seed in range(BROKEN_SEEDS))

@@ -1,0 +1,8 @@
+"""All acts, by name. Those of one idea stand in one file `acts_*.py`, as a list that is named here."""
+
+from __future__ import annotations
+
+from . import acts_brokers, acts_calls, acts_network
+from .act import Act
+
+ACTS: dict[str, Act] = {act.name: act for act in [*acts_calls.ACTS, *acts_brokers.ACTS, *acts_network.ACTS]}

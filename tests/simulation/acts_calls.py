@@ -1,0 +1,61 @@
+"""What users do: put, publish a version, jump to the newest one; and a producer that crashes."""
+
+from __future__ import annotations
+
+import random
+
+from paramstream.consistency.vector import EMPTY, PartitionId
+
+from .act import Act
+from .world import World
+from .writes import Part
+
+KEYS = [b"a", b"b", b"c", b"d"]
+
+
+def put(world: World, chance: random.Random) -> None:
+    producer, topic = chance.choice(world.producers), chance.choice(world.topics)
+    several = chance.randint(2, topic.partitions) if topic.partitions > 1 and chance.random() < 0.3 else 1
+    keys: dict[PartitionId, bytes] = {
+        partition: chance.choice(KEYS) for partition in chance.sample(topic.state, several)
+    }
+    ttl, observes = chance.random() < 0.15, chance.random() < 0.7
+    if producer.can_call() and world.is_awake(producer):
+        seen, reads = world.reads[producer.name].read() if observes else (EMPTY, frozenset[Part]())
+        producer.put(topic, keys, seen, reads, ttl=ttl)
+        world.trace.note(f"{producer.name} puts {keys}")
+
+
+def publish(world: World, chance: random.Random) -> None:
+    producer, topic = chance.choice(world.producers), chance.choice(world.topics)
+    if producer.can_call() and world.is_awake(producer):
+        world.versions += 1
+        producer.publish(topic, world.versions, *world.reads[producer.name].read())
+        world.trace.note(f"{producer.name} publishes the {world.versions}th version")
+
+
+def jump(world: World, chance: random.Random) -> None:
+    """Somebody who is behind the newest version passes what lies between."""
+    consumer = chance.choice(world.consumers)
+    for topic in world.topics:
+        if world.broker is not None and topic.weights in consumer.follows and consumer.link.connected:
+            at = world.broker.owned[topic.weights].core.describe(0, world.clock.now_ns)
+            if consumer.jump(at):
+                world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
+
+
+def crash_producer(world: World, chance: random.Random) -> None:
+    producer = chance.choice(world.producers)
+    if producer.connection is not None:
+        world.trace.note(f"{producer.name} crashes")
+        for connection in world.network.of(producer):
+            world.lose(connection, chance)
+        producer.crash()
+
+
+ACTS = [
+    Act("put", put, 60, is_fault=False),
+    Act("publish", publish, 6),
+    Act("jump", jump, 10),
+    Act("crash producer", crash_producer, 1),
+]

@@ -1,0 +1,210 @@
+"""The real cores in a hostile world from one seed: sessions, brokers that die and come back, consumers that observe each other.
+
+A world holds its parts and lets things move on; what is done to it are the acts (`acts.py`), in the order that a scenario
+says (`scenario.py`). All time comes from `clock`. Whatever a world is by itself (topics, who follows what, its climate) comes
+from its seed, each thing from a stream of its own, so that one more question does not change the answers to the others.
+"""
+
+from __future__ import annotations
+
+import random
+
+from paramstream.consistency.gate import Ordering
+from paramstream.consistency.vector import PartitionId
+
+from .broker import SimBroker
+from .clock import Clock
+from .consumer import SimConsumer
+from .disk import Disk
+from .network import Connection, Network
+from .producer import SimProducer
+from .topics import SimTopic
+from .trace import Trace
+
+HEAL_ROUNDS = 300
+
+Client = SimProducer | SimConsumer
+
+
+class World:
+    def __init__(self, seed: int, *, producers: int = 3, consumers: int = 3) -> None:
+        self.seed = seed
+        self.clock = Clock()
+        self.trace = Trace(self.clock)
+        persistence = self.stream("topics").sample(["write_back", "write_back", "write_through"], 2)
+        self.topics = [SimTopic(1, "one", 2, persistence[0]), SimTopic(2, "two", 1, persistence[1])]  # type: ignore[arg-type]
+        self.disk = Disk()
+        self.incarnations: dict[str, int] = {}
+        self.broker: SimBroker | None = None
+        self.network = Network(self.clock, self.is_awake, self.stream("leftovers").choice([0.02, 0.2, 1.0]))
+        self.asleep: dict[object, float] = {}
+        """Process → until when it does nothing: a client, or a broker."""
+        self.stalled: dict[tuple[str, PartitionId], float] = {}
+        """(consumer, partition) → until when nothing of it comes through."""
+        self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
+        self.producers = [SimProducer(f"p{number}", self._open_name) for number in range(producers)]
+        reading = self.stream("reading")
+        self.reads = {producer.name: reading.choice(self.consumers) for producer in self.producers}
+        """Whom a producer observes."""
+        self.has_room = self.stream("room").choice([0.9, 0.98, 1.0])
+        """How often the log has room for an event."""
+        self.versions = 0
+        """Published so far."""
+        self.healing = False
+        self.start_broker(self.stream("start"))
+
+    def stream(self, purpose: str) -> random.Random:
+        """Chance for one purpose alone, the same in every run and under any hash seed."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.producers, *self.consumers]
+
+    def is_awake(self, process: object) -> bool:
+        return self.asleep.get(process, 0.0) <= self.clock.now
+
+    # --- movement ---------------------------------------------------------------------------------------------------------
+
+    def move(self, chance: random.Random) -> None:
+        """A little time passes, and everything under way moves on a little, or does not."""
+        self.clock.advance(chance.uniform(0.0, 0.1))
+        if chance.random() < 0.3:
+            self.start_broker(chance)
+        for client in self.clients:
+            if chance.random() < 0.4 and self.is_awake(client):
+                self.connect(client)
+            if chance.random() < 0.3 and self.is_awake(client):
+                self._tick(client)
+        if self.broker is not None:
+            self.broker.now = self.clock.now
+            self.broker.log_has_room = chance.random() < self.has_room
+        self.network.move(chance)
+        for consumer in self.consumers:
+            for partition in consumer.follows:
+                most = chance.choice([0, 1, 4, 100])
+                if self.stalled.get((consumer.name, partition), 0.0) < self.clock.now and self.is_awake(consumer):
+                    consumer.take(partition, most)
+
+    def heal(self) -> bool:
+        """No more faults: True once everybody has everything."""
+        self.healing = True
+        self.asleep.clear()
+        self.stalled.clear()
+        chance = self.stream("heal")
+        for producer in self.producers:
+            producer.pipe_is_full = False
+        for _ in range(HEAL_ROUNDS):
+            self.clock.advance(0.3)
+            self.start_broker(chance)
+            for client in self.clients:
+                self.connect(client)
+            self.network.mend()
+            self._settle()
+            self._broker_goes_on()
+            self._settle()
+            for client in self.clients:
+                self._tick(client)
+            self._settle()
+            if not self.unsettled():
+                return True
+        return False
+
+    def unsettled(self) -> list[str]:
+        """What is not as it must be once everything has arrived."""
+        broker = self.broker
+        assert broker is not None
+        left = [
+            f"{p.name} has not joined"
+            for p in self.producers
+            if not p.fenced and (p.core is None or not p.core.is_joined)
+        ]
+        left += [
+            f"{made.write} is {made.call.outcome()}"
+            for producer in self.producers for made in producer.live if not made.call.final
+        ]  # fmt: skip
+        left += [
+            f"{consumer.name} stands at {consumer.core.position(partition):x} of {partition} {broker.owned[partition].core.accepted:x}"
+            for consumer in self.consumers for partition in consumer.follows
+            if consumer.core.position(partition) != broker.owned[partition].core.accepted
+        ]  # fmt: skip
+        return left + [
+            f"{partition} is durable to {owned.core.durable:x} of {owned.core.accepted:x}"
+            for partition, owned in broker.owned.items()
+            if owned.core.durable != owned.core.accepted
+        ]
+
+    def close(self) -> None:
+        for consumer in self.consumers:
+            consumer.close()
+
+    def _settle(self) -> None:
+        """Everything under way arrives."""
+        moved = True
+        while moved:
+            if self.broker is not None:
+                self.broker.now, self.broker.log_has_room = self.clock.now, True
+            moved = self.network.settle()
+            for consumer in self.consumers:
+                for partition in consumer.follows:
+                    moved = consumer.take(partition, 1 << 30) or moved
+
+    def _tick(self, client: Client) -> None:
+        if isinstance(client, SimProducer):
+            client.tick()
+        else:
+            client.tick(self.clock.now)
+
+    # --- clients ------------------------------------------------------------------------------------------------------------
+
+    def connect(self, client: Client) -> None:
+        if self.broker is None:
+            return
+        connection = self.network.connect(client, self.broker)
+        if connection is not None:
+            self.trace.note(f"{client.name} connects as {connection.serial}")
+
+    def lose(self, connection: Connection, chance: random.Random) -> None:
+        self.trace.note(f"{connection.client.name} loses {connection.serial}")
+        self.network.lose(connection, chance)
+
+    def _consumer(self, name: str) -> SimConsumer:
+        chance = self.stream(name)
+        everything = [partition for topic in self.topics for partition in (*topic.state, topic.weights)]
+        follows = chance.sample(everything, chance.randint(2, len(everything)))
+        ordering, durable_only = chance.choice(list(Ordering)), chance.random() < 0.3
+        return SimConsumer(name, ordering, self.topics, follows, durable_only=durable_only)
+
+    def _open_name(self, name: str) -> int:
+        self.incarnations[name] = max(self.incarnations.values(), default=0) + 1
+        return self.incarnations[name]
+
+    # --- the broker -----------------------------------------------------------------------------------------------------------
+
+    def start_broker(self, chance: random.Random) -> None:
+        if self.broker is not None:
+            return
+        nonces = (chance.getrandbits(32) for _ in range(1 << 10))
+        self.broker = SimBroker(self.disk, self.topics, self.incarnations)
+        self.broker.start(self.clock.now, self.clock.wall_s, nonces)
+        self.trace.note("the broker starts")
+
+    def end_broker(self, how: str, chance: random.Random) -> None:
+        """`how`: "kill" (the log stays), "power" (what was not synced is cut) or "stop" (all is synced)."""
+        if self.broker is None:
+            return
+        self.trace.note(f"the broker ends: {how}")
+        if how == "stop":
+            for partition in self.broker.owned:
+                self.broker.sync(partition)
+        elif how == "power":
+            self.disk.fail_power(chance)
+        broker, self.broker = self.broker, None
+        self.network.end(broker, chance)
+
+    def _broker_goes_on(self) -> None:
+        assert self.broker is not None
+        for partition in self.broker.owned:
+            self.broker.sync(partition)
+        self.broker.retry()
+        self.broker.beat()
