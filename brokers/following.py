@@ -44,7 +44,10 @@ class MetaReader:
         self._next = 0.0
         """When the log is looked at, though nobody asks."""
         self._tail: Tail | None = None
-        """While reading goes well; the thread's own."""
+        """While reading goes well; the thread's own, as all below."""
+        self._tail_of = 0
+        """For which `_reading` that is."""
+        self._failed = False
         self._thread = threading.Thread(target=self._run, name="paramstream-meta", daemon=True)
 
     def open(self) -> None:
@@ -82,26 +85,29 @@ class MetaReader:
 
     # --- in its thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        serial, failed = 0, False
-        while self._wait():
+    def look(self) -> None:
+        """One turn of the thread: read, and tell what is new and whoever has asked."""
+        with self._changed:
+            if self._tail_of != self._reading:
+                self._tail_of, self._tail = self._reading, None
+            asked, self._asked = self._asked, []
+        try:
+            state, records = self._read()
+        except ParamstreamError as error:
+            if not self._failed:
+                _log.info("__meta cannot be read, and is tried again: %s", error)
+            self._failed = True
             with self._changed:
-                if serial != self._reading:
-                    serial, self._tail = self._reading, None
-                asked, self._asked = self._asked, []
-            try:
-                state, records = self._read()
-            except ParamstreamError as error:
-                if not failed:
-                    _log.info("__meta cannot be read, and is tried again: %s", error)
-                failed = True
-                with self._changed:
-                    self._tail, self._next = None, time.monotonic() + RETRY_S
-                    self._asked = asked + self._asked
-                continue
-            self._next, failed = time.monotonic() + POLL_S, False
-            if state is not None or records or asked:
-                self._post(partial(self._tell, serial, state, records, asked))
+                self._tail, self._next = None, time.monotonic() + RETRY_S
+                self._asked = asked + self._asked
+            return
+        self._next, self._failed = time.monotonic() + POLL_S, False
+        if state is not None or records or asked:
+            self._post(partial(self._tell, self._tail_of, state, records, asked))
+
+    def _run(self) -> None:
+        while self._wait():
+            self.look()
 
     def _wait(self) -> bool:
         """Wait until there is something to look for. False at the end."""

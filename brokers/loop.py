@@ -126,25 +126,29 @@ class Loop:
 
     def run(self) -> None:
         while not self._closing.is_set():
-            now = time.monotonic()
-            wake = min(self._next_heartbeat, now + IDLE_S)
-            if self._moved:
-                wake = min(wake, self._next_moved)
-            if self._blocked or self._clients.have_outboxes:
-                wake = min(wake, now + MOVED_S)
-            if self.holding.is_ready:
-                wake = now
-            if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
-                self._drain()
-            for peer, frame in self.holding.ready(BATCH_MESSAGES):
-                self._sequence(peer, frame)
-            self._end_batch()
-            self._beat(time.monotonic())
+            self.turn()
         if self._partitions.log.shared:
             self.owning.leave()
             self._end_batch()
         for peer in self._clients:
             self._clients.send(peer, Goodbye())
+
+    def turn(self) -> None:
+        """Wait until there is something to do, for `IDLE_S` at most, and do it."""
+        now = time.monotonic()
+        wake = min(self._next_heartbeat, now + IDLE_S)
+        if self._moved:
+            wake = min(wake, self._next_moved)
+        if self._blocked or self._clients.have_outboxes:
+            wake = min(wake, now + MOVED_S)
+        if self.holding.is_ready:
+            wake = now
+        if self._socket.poll(max(0, int((wake - now) * 1000) + 1 if wake > now else 0)):
+            self._drain()
+        for peer, frame in self.holding.ready(BATCH_MESSAGES):
+            self._sequence(peer, frame)
+        self._end_batch()
+        self._beat(time.monotonic())
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 

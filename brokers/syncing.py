@@ -71,6 +71,35 @@ class Syncer:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def sync_dirty(self) -> None:
+        """One turn of the thread: sync all that was appended by now, and say how far it is durable."""
+        with self._changed:
+            dirty, self._dirty = self._dirty, {}
+            self._syncing_since, self._dirty_since = self._dirty_since, None
+            nbytes = self._unsynced_bytes
+        heads: list[tuple[PartitionId, int]] = []
+        left: dict[PartitionId, tuple[PartitionLog, int]] = {}
+        for partition, (log, at) in dirty.items():
+            try:
+                head = log.sync()
+            except ParamstreamError as error:
+                self._failed(log, error)
+                continue
+            heads.append((partition, head))
+            if head < at:
+                left[partition] = log, at
+        with self._changed:
+            if left:
+                # All of it stays in the window, as old as it is, until the rest is durable too.
+                self._dirty = left | self._dirty
+                self._dirty_since = self._syncing_since
+            else:
+                self._unsynced_bytes -= nbytes
+            self._syncing_since = None
+        # Only now: whom this wakes finds the window as it is.
+        if heads:
+            self._synced(heads)
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -78,28 +107,4 @@ class Syncer:
                     self._changed.wait()
                 if not self._dirty:
                     return
-                dirty, self._dirty = self._dirty, {}
-                self._syncing_since, self._dirty_since = self._dirty_since, None
-                nbytes = self._unsynced_bytes
-            heads: list[tuple[PartitionId, int]] = []
-            left: dict[PartitionId, tuple[PartitionLog, int]] = {}
-            for partition, (log, at) in dirty.items():
-                try:
-                    head = log.sync()
-                except ParamstreamError as error:
-                    self._failed(log, error)
-                    continue
-                heads.append((partition, head))
-                if head < at:
-                    left[partition] = log, at
-            with self._changed:
-                if left:
-                    # All of it stays in the window, as old as it is, until the rest is durable too.
-                    self._dirty = left | self._dirty
-                    self._dirty_since = self._syncing_since
-                else:
-                    self._unsynced_bytes -= nbytes
-                self._syncing_since = None
-            # Only now: whom this wakes finds the window as it is.
-            if heads:
-                self._synced(heads)
+            self.sync_dirty()
