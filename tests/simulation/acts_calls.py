@@ -35,13 +35,13 @@ def publish(world: World, chance: random.Random) -> None:
 
 
 def jump(world: World, chance: random.Random) -> None:
-    """Somebody who is behind the newest version passes what lies between."""
-    consumer = chance.choice(world.consumers)
-    for topic in world.topics:
-        if world.broker is not None and topic.weights in consumer.follows and consumer.link.connected:
-            at = world.broker.owned[topic.weights].core.describe(0, world.clock.now_ns)
-            if consumer.jump(at):
-                world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
+    """Everybody who is behind the newest version, and who is asked, passes what lies between."""
+    for consumer in chance.sample(world.consumers, 2):
+        for topic in world.topics:
+            if world.broker is not None and topic.weights in consumer.follows and consumer.link.connected:
+                at = world.broker.owned[topic.weights].core.describe(0, world.clock.now_ns)
+                if consumer.jump(at):
+                    world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
 
 
 def crash_producer(world: World, chance: random.Random) -> None:
@@ -56,6 +56,6 @@ def crash_producer(world: World, chance: random.Random) -> None:
 ACTS = [
     Act("put", put, 60, is_fault=False),
     Act("publish", publish, 6),
-    Act("jump", jump, 10),
+    Act("jump", jump, 8),
     Act("crash producer", crash_producer, 1),
 ]
