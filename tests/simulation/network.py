@@ -160,7 +160,7 @@ class Network:
 
     def mend(self) -> None:
         """Nothing is slow, cut or full any more."""
-        for connection in self.live:
+        for connection in [*self.live, *self.leftovers]:
             connection.pipe = connection.rate = ALL
             connection.up_from = connection.down_from = 0.0
 
