@@ -100,6 +100,10 @@ class InvalidEvent(ParamstreamError):
     """The input cannot be made an event: an unknown dtype, a value over a limit, a name that is empty or too long, …"""
 
 
+class InvalidHistory(ParamstreamError):
+    """A file is no history that can be checked; the problem names file, line and what is wrong there."""
+
+
 class SchemaMismatch(ParamstreamError):
     """Names, shapes or dtypes differ from those that the topic's first commit set."""
 
