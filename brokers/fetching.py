@@ -66,7 +66,7 @@ class FetchServer:
         if isinstance(message, FetchFile):
             answer, frames = self._read_file(message)
         elif isinstance(message, Fetch):
-            answer, frames = self._read(message)
+            answer, frames = read_events(self._partitions, message)
         else:
             self.garbled_frames += 1
             return
@@ -77,24 +77,6 @@ class FetchServer:
             # The client is gone, or takes nothing: it asks again when it can.
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
-
-    def _read(self, fetch: Fetch) -> tuple[Fetched, list[memoryview]]:
-        partition = (fetch.topic, fetch.partition)
-        log, shown = self._partitions.logs.get(partition), self._partitions.shown.get(partition, 0)
-        frames: list[memoryview] = []
-        error: ParamstreamError | None = None
-        if log is None:
-            error = self._partitions.absent(partition)
-        else:
-            try:
-                batch = log.read(fetch.after, min(fetch.max_bytes, MAX_FETCH_BYTES))
-                frames = [frame for frame in batch.frames if position_of(frame) <= shown]
-            except ParamstreamError as raised:
-                error = raised
-        end = position_of(frames[-1]) if frames else fetch.after
-        wire = WireError.of(error) if error is not None else None
-        sizes = tuple(len(frame) for frame in frames)
-        return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire, sizes), frames
 
     def _read_file(self, ask: FetchFile) -> tuple[Fetched, list[memoryview]]:
         frames, size, wire = list[memoryview](), 0, None
@@ -111,3 +93,23 @@ class FetchServer:
             wire = WireError.of(error)
         sizes = tuple(len(frame) for frame in frames)
         return Fetched(ask.id, ask.topic, ask.partition, len(frames), 0, size, wire, sizes), frames
+
+
+def read_events(partitions: Partitions, fetch: Fetch) -> tuple[Fetched, list[memoryview]]:
+    """The answer to `fetch`, and its frames: what readers may see. Blocks as the log does."""
+    partition = (fetch.topic, fetch.partition)
+    log, shown = partitions.logs.get(partition), partitions.shown.get(partition, 0)
+    frames: list[memoryview] = []
+    error: ParamstreamError | None = None
+    if log is None:
+        error = partitions.absent(partition)
+    else:
+        try:
+            batch = log.read(fetch.after, min(fetch.max_bytes, MAX_FETCH_BYTES))
+            frames = [frame for frame in batch.frames if position_of(frame) <= shown]
+        except ParamstreamError as raised:
+            error = raised
+    end = position_of(frames[-1]) if frames else fetch.after
+    wire = WireError.of(error) if error is not None else None
+    sizes = tuple(len(frame) for frame in frames)
+    return Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, shown, wire, sizes), frames
