@@ -320,6 +320,8 @@ class PartitionCore:
         needed = [sealed.first for sealed in dense.sealed if sealed.position >= at]
         if (staged := dense.open_from()) is not None:
             needed.append(staged)
+        # What is not durable may be lost: nobody may pass it, or begin behind it.
+        latest_start = min(min(needed) - 1, self.durable) if needed else 0
         return PartitionRecord(
             topic=self.partition[0],
             partition=self.partition[1],
@@ -327,7 +329,7 @@ class PartitionCore:
             start=log_start,
             accepted=self.accepted,
             durable=self.durable,
-            latest_start=max(log_start, min(needed) - 1) if needed else log_start,
+            latest_start=max(log_start, latest_start),
             ends=self.ends,
             time=self.time(monotonic_ns),
             latest=at,

@@ -13,7 +13,7 @@ from paramstream.brokers.state import PartitionState
 from paramstream.consistency.position import position
 from paramstream.errors import EventLost, InvalidEvent, ParamstreamError, SchemaMismatch, VersionConflict
 from paramstream.events.digest import tensor_digest, version_digest
-from paramstream.events.kinds import Chunk, Commit, Part, PartRef, Segment, TensorSpec
+from paramstream.events.kinds import Chunk, Commit, Note, Part, PartRef, Segment, TensorSpec
 from paramstream.transport.calls import PrepareCommit
 
 W, B = b"\1\0\0\0" * 4, b"\2\0\0\0"
@@ -467,3 +467,16 @@ def test_the_latest_version_is_a_durable_one_and_none_after_it_begins_before_its
     assert (record.latest, record.latest_start) == (durable.position, durable.first - 1)
     core.synced(core.sequenced)
     assert core.describe(0, 10**12).latest == core.state.dense.sealed[-1].position
+
+
+def test_before_the_first_version_a_reader_starts_at_a_durable_position() -> None:
+    """One that passed what may still be lost waited for it for ever."""
+    weights = weights_over()
+    core = weights.session.core
+    core.synced(core.sequenced)
+    opened = core.sequenced
+    core.write(Note(), (), 10**12)
+    weights.stage(1, {"w": W})
+    assert core.describe(0, 10**12).latest_start == opened
+    core.synced(core.sequenced)
+    assert core.describe(0, 10**12).latest_start == opened + 1
