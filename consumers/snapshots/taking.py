@@ -111,13 +111,17 @@ class Taking:
         applier: Applier,
         store: TieredStore,
         is_closed: Callable[[], bool],
+        *,
+        keys_at_once: int = KEYS_AT_ONCE,
     ) -> None:
+        """`keys_at_once`: so many entries are copied between two moments in which the replica may apply."""
         self._replica = replica
         self._sink = sink
         self._core = core
         self._applier = applier
         self._store = store
         self._is_closed = is_closed
+        self._keys_at_once = keys_at_once
         self._turn = threading.Lock()
         """One snapshot at a time."""
 
@@ -246,10 +250,11 @@ class Taking:
         """The entries under the keys of this moment, each as it is when its page is made."""
         keys = table.keys()
         page, nbytes = list[tuple[bytes, Entry]](), 0
-        for at in range(0, len(keys), KEYS_AT_ONCE):
+        for at in range(0, len(keys), self._keys_at_once):
             # Under the lock nobody sees half of an event, which may yet find no room and be taken back.
             with self._sink.changed:
-                found = [(key, entry) for key in keys[at : at + KEYS_AT_ONCE] if (entry := table.held(key)) is not None]
+                some = keys[at : at + self._keys_at_once]
+                found = [(key, entry) for key in some if (entry := table.held(key)) is not None]
             page += found
             nbytes += sum(len(key) + len(entry.value) + ENTRY_BYTES for key, entry in found)
             if nbytes >= PAGE_BYTES:

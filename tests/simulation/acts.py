@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from . import acts_brokers, acts_calls, acts_network
+from . import acts_brokers, acts_calls, acts_network, acts_replicas
 from .act import Act
 
-ACTS: dict[str, Act] = {act.name: act for act in [*acts_calls.ACTS, *acts_brokers.ACTS, *acts_network.ACTS]}
+ACTS: dict[str, Act] = {
+    act.name: act for act in [*acts_calls.ACTS, *acts_brokers.ACTS, *acts_network.ACTS, *acts_replicas.ACTS]
+}

@@ -13,6 +13,10 @@ from .writes import Part
 KEYS = [b"a", b"b", b"c", b"d"]
 
 
+def rest(_world: World, _chance: random.Random) -> None:
+    """Nobody does anything: things only move on."""
+
+
 def put(world: World, chance: random.Random) -> None:
     producer, topic = chance.choice(world.producers), chance.choice(world.topics)
     several = chance.randint(2, topic.partitions) if topic.partitions > 1 and chance.random() < 0.3 else 1
@@ -38,7 +42,7 @@ def jump(world: World, chance: random.Random) -> None:
     """Everybody who is behind the newest version, and who is asked, passes what lies between."""
     for consumer in chance.sample(world.consumers, 2):
         for topic in world.topics:
-            if world.broker is not None and topic.weights in consumer.follows and consumer.link.connected:
+            if world.broker is not None and topic.weights in consumer.follows and consumer.is_connected:
                 at = world.broker.owned[topic.weights].core.describe(0, world.clock.now_ns)
                 if consumer.jump(at):
                     world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
@@ -54,6 +58,7 @@ def crash_producer(world: World, chance: random.Random) -> None:
 
 
 ACTS = [
+    Act("rest", rest, 0),
     Act("put", put, 60, is_fault=False),
     Act("publish", publish, 6),
     Act("jump", jump, 8),

@@ -14,7 +14,7 @@ from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import OutcomeUnknown
 from paramstream.events.codec import decode_event
-from paramstream.transport.calls import Join, Joined, Unconfirmed
+from paramstream.transport.calls import DescribePartitions, Join, Joined, PartitionRecord, Unconfirmed
 from paramstream.transport.messages import Credit, Fetch, Fetched, Follow, Heads, Heartbeat, Report, Unfollow
 from paramstream.transport.wire import Message
 
@@ -82,6 +82,8 @@ class SimBroker:
                 self._event(connection, item)
             case Asked(call=Join() as join):
                 self._join(connection, join)
+            case Asked(call=DescribePartitions() as call):
+                connection.answer(Told(call, self.describe(call)))
             case Follow():
                 owned = self.owned[item.topic, item.partition]
                 connection.follows.add((item.topic, item.partition))
@@ -97,6 +99,9 @@ class SimBroker:
                 pass
             case _:
                 raise AssertionError(item)
+
+    def describe(self, call: DescribePartitions) -> list[PartitionRecord]:
+        return [self.owned[call.topic, number].core.describe(0, self._ns) for number in call.partitions or ()]
 
     def fetch(self, connection: Connection, fetch: Fetch, count: int) -> None:
         owned = self.owned[fetch.topic, fetch.partition]

@@ -1,114 +1,166 @@
-"""A consumer of the simulation: the real feed, subscription core and apply step, and a log of what was applied."""
+"""A replica of the simulation, which dies and begins again: from nothing, from its own snapshots or from somebody else's."""
 
 from __future__ import annotations
 
-import threading
+import tempfile
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
-from paramstream.consumers.applying import Applier
-from paramstream.consumers.effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
-from paramstream.consumers.feed import Feed
-from paramstream.consumers.subscription_core import SubscriptionCore
-from paramstream.consumers.versions import Missing
-from paramstream.errors import OutcomeUnknown, ParamstreamError
-from paramstream.events.codec import Buffer, decode_event, decode_vector
-from paramstream.tiers.store import TieredStore
+from paramstream.consumers.applying import TopicState
+from paramstream.consumers.effects import Deliver, EpochBegan
+from paramstream.errors import EventLost, OutcomeUnknown, ParamstreamError
+from paramstream.events.codec import decode_event
+from paramstream.tiers.entries import Entry
 from paramstream.transport.calls import PartitionRecord
-from paramstream.transport.messages import Demoted, Fetch, FetchFile, Following, Heartbeat, Welcome
-from paramstream.transport.wire import Message
+from paramstream.transport.directory import Ask
+from paramstream.transport.messages import Demoted, Following, Heartbeat, Welcome
 
-from .network import Connection, FetchedFrames, Item
+from .life import Home, Life
+from .network import Connection, FetchedFrames, Item, Told
+from .snapshot_disk import SnapshotDisk
+from .states import States
 from .topics import SimTopic
-from .writes import Part, write_of, write_of_version
-
-
-class SimLink:
-    """What the feed uses of a link, over a connection of the simulation."""
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-
-    @property
-    def connected(self) -> bool:
-        return self.connection is not None
-
-    def start(self, timeout: float) -> Welcome:
-        raise AssertionError("the simulation connects")
-
-    def send(self, frame: Buffer | Message) -> bool:
-        return self.connection is not None and self.connection.send(frame)
-
-    def fetch(self, message: Fetch | FetchFile) -> None:
-        assert isinstance(message, Fetch)
-        if self.connection is not None:
-            self.connection.fetches.append(message)
-
-    def request_async(self, call: Message, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
-        raise AssertionError(f"a consumer of the simulation asks nothing: {call}")
-
-    def close(self, timeout: float) -> None:
-        self.connection = None
+from .writes import Part
 
 
 class SimConsumer:
-    """A replica without its public face: what it applied, in order, and what it holds."""
+    """One replica's name. What it has of one life is gone with it, but for its snapshots."""
 
     def __init__(
         self,
         name: str,
         ordering: Ordering,
-        topics: list[SimTopic],
-        partitions: Collection[PartitionId],
+        topics: Mapping[SimTopic, Sequence[int]],
+        states: States,
         *,
         durable_only: bool,
     ) -> None:
+        """`topics`: those followed, with the numbers of their state partitions that are."""
         self.name = name
         self.ordering = ordering
         self.durable_only = durable_only
-        self.store = TieredStore("64MiB")
-        self.link = SimLink()
-        self.applied: list[Deliver | EpochBegan] = []
-        """What stands of what was applied, in order: an undo takes its lines out again."""
-        self.problems: list[str] = []
-        self.stopped: dict[PartitionId, ParamstreamError] = {}
-        self.follows = sorted(partitions)
-        self.applier = Applier(self.store, keep_versions=2)
-        for topic in topics:
-            numbers = [number for t, number in self.follows if t == topic.id and number < topic.partitions]
-            self.applier.add(topic.record, numbers)
-        self.core = SubscriptionCore(ordering, dict.fromkeys(self.follows, 0), durable_only=durable_only)
-        self.feed = Feed(self.core, SimSink(self), threading.Lock())
-        self.feed.link = self.link
+        self._home = Home(
+            name, ordering, durable_only, {topic.name: numbers for topic, numbers in topics.items()}, states
+        )
+        self.topics = set(topics)
+        self.follows: list[PartitionId] = sorted(
+            (topic.id, number) for topic, numbers in topics.items() for number in (*numbers, topic.partitions)
+        )
         self.inboxes: dict[PartitionId, deque[Item]] = {partition: deque() for partition in self.follows}
         """What has come of each partition and waits: each has its own delays, as if it came from a broker of its own."""
-        self.undone: list[Deliver | EpochBegan] = []
-        """What was applied and taken back."""
-        self.jumps = 0
-        self._at: dict[PartitionId, int] = dict.fromkeys(self.follows, 0)
-        """What is applied, or passed by a jump."""
+        self.life: Life | None = None
+        self.lives: list[Life] = []
+        """All of them, in order; the present one too."""
+        self.problems: list[str] = []
+        """Of its beginnings. What was wrong in a life stands there."""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.starts: list[str] = []
+        """How each life began."""
+        self.snapshots: list[SimTopic] = []
+        """That were made whole."""
+
+    # --- lives ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        """Of its snapshots."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="paramstream-simulation-")
+        return Path(self._folder.name)
+
+    def has_snapshots_for(self, other: SimConsumer) -> bool:
+        """Of every topic that the other one follows."""
+        return other.topics <= set(self.snapshots)
+
+    @property
+    def is_running(self) -> bool:
+        return self.life is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.life is not None and self.life.is_ready
+
+    @property
+    def is_copying(self) -> bool:
+        """A snapshot is on its way."""
+        return self.life is not None and self.life.aside is not None
+
+    def start(self, start: str, ask: Ask) -> bool:
+        """Begin a life as `start` says. False, and none is begun, where what it says leads nowhere."""
+        assert self.life is None
+        try:
+            life = Life(self._home, ask, start, self.folder if start == "resume" else None)
+        except EventLost as error:
+            self.problems.append(f"{self.name} cannot begin with {start.partition(':')[0]}: {error}")
+            return False
+        self.life = life
+        self.lives.append(life)
+        self.starts.append(start.partition(":")[0])
+        return True
+
+    def crash(self) -> None:
+        """The process ends, and with it all but the snapshots that are whole. Its connections are the world's to end."""
+        if self.life is not None:
+            self.life.close()
+            self.life = None
+
+    def close(self) -> None:
+        self.crash()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def begin_snapshot(self, topic: SimTopic) -> bool:
+        """False where it cannot, or another one is on its way."""
+        life = self.life
+        if life is None or life.aside is not None or not life.is_ready or topic.name not in self._home.numbers:
+            return False
+        life.take_snapshot(topic, self.folder, SnapshotDisk())
+        return True
+
+    def go_on(self, steps: int) -> None:
+        """A snapshot on its way moves on."""
+        life = self.life
+        if life is None or life.aside is None:
+            return
+        aside = life.aside
+        for _ in range(steps):
+            if not aside.step():
+                break
+        if aside.is_over:
+            life.aside = None
+            if aside.error is not None:
+                raise aside.error
+            self.snapshots.append(life.copied)
 
     # --- its end of a connection ------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> None:
-        self.link.connection = connection
-        self.feed.connected(Welcome("broker", "", 1 << 20, 0.5))
+        life = self._living()
+        life.link.connection = connection
+        life.feed.connected(Welcome("broker", "", 1 << 20, 0.5))
 
     def lost(self) -> None:
-        self.link.connection = None
         for inbox in self.inboxes.values():
             inbox.clear()
-        self.feed.lost(OutcomeUnknown("the connection is gone"))
+        if self.life is not None:
+            self.life.link.lost()
+            self.life.feed.lost(OutcomeUnknown("the connection is gone"))
 
     def received(self, item: Item) -> None:
+        life = self.life
         match item:
+            case _ if life is None:
+                pass
             case bytes():
                 self.inboxes[decode_event(item).partition_id].append(item)
             case FetchedFrames(answer, frames):
-                self.feed.fetched(answer, frames)
+                life.feed.fetched(answer, frames)
+            case Told():
+                life.link.told(item)
+                life.feed.run()
             case Following() | Demoted():
                 self.inboxes[item.topic, item.partition].append(item)
             case Heartbeat():
@@ -122,137 +174,74 @@ class SimConsumer:
         inbox = self.inboxes[partition]
         taken = [inbox.popleft() for _ in range(min(most, len(inbox)))]
         for item in taken:
+            feed = self._living().feed
             if isinstance(item, bytes):
-                self.feed.event(memoryview(item))
+                feed.event(memoryview(item))
             else:
                 assert isinstance(item, Following | Demoted | Heartbeat)
-                self.feed.message(item)
+                feed.message(item)
         return bool(taken)
 
     def tick(self, now: float) -> None:
-        self.feed.tick(now)
+        if self.life is not None:
+            self.life.feed.tick(now)
+            self.life.look()
 
     def jump(self, at: PartitionRecord) -> bool:
         """The owner has said where the newest version stands: go on with that one, if it lies ahead."""
+        life = self.life
         partition = at.topic, at.partition
-        if at.latest_start <= self.core.received(partition) or self.core.jumping_to(partition) is not None:
+        if life is None or at.latest_start <= life.core.received(partition):
             return False
-        target = max(at.latest, at.latest_start)
-        self.core.jump(partition, at.latest_start, target, decode_vector(at.context), at.ends)
-        self.feed.run()
-        self.jumps += 1
+        if life.core.jumping_to(partition) is not None:
+            return False
+        life.sink.jumps.begin(at)
+        life.feed.run()
+        life.jumps += 1
         return True
 
+    def _living(self) -> Life:
+        assert self.life is not None
+        return self.life
+
+    # --- what it has ------------------------------------------------------------------------------------------------------
+
     def read(self) -> tuple[VersionVector[int], frozenset[Part]]:
-        """(the closed vector, the writes whose values its user sees)."""
-        writes = {
-            (write_of(entry.value), partition)
-            for partition in self.follows
-            for _, entry in self.store.entries(partition).items()
-        }  # fmt: skip
-        for topic in self.applier.topics.values():
-            if topic.served is not None:
-                writes.add((write_of_version(topic.served.version), topic.weight_partition))
-        return self.core.vector(), frozenset(writes)
+        """(the closed vector, the writes whose values its user sees); nothing while it is not there."""
+        return self.life.read() if self.life is not None else (EMPTY, frozenset())
 
-    def entries(self, partition: PartitionId) -> dict[bytes, tuple[bytes, int]]:
-        return {key: (entry.value, entry.position) for key, entry in self.store.entries(partition).items()}
+    def topic_states(self) -> list[TopicState]:
+        return list(self._living().applier.topics.values())
 
-    def close(self) -> None:
-        self.applier.close()
-        self.store.close()
+    def entries(self, partition: PartitionId) -> dict[bytes, Entry]:
+        return dict(self._living().store.entries(partition).items())
 
-    # --- its delivery log -------------------------------------------------------------------------------------------------
+    def position(self, partition: PartitionId) -> int:
+        """What is applied of it; 0 while it is not there."""
+        return self.life.core.position(partition) if self.life is not None else 0
 
-    def record(self, step: Step) -> None:
-        """Each step, checked as it is applied: no gap, no repeat, nothing before what it rests on."""
-        at = self._at[step.partition]
-        match step:
-            case Deliver():
-                position = step.frame.position
-                self._must(position == at + 1, f"{step.partition} went from {at:x} to {position:x}")
-                if step.passed:
-                    # Nobody sees it; what it rests on is asked of the jump's target.
-                    self._at[step.partition] = position
-                    return
-                vectors = [step.stamp.own, step.stamp.observed if self.ordering is Ordering.CAUSAL else EMPTY]
-                for other, needed in (item for vector in vectors for item in vector.items()):
-                    if other in self._at and other != step.partition:
-                        problem = f"{step.partition} {position:x} before {other} {needed:x}"
-                        self._must(self._at[other] >= needed, problem)
-                self._at[step.partition] = position
-                self.applied.append(step)
-            case EpochBegan():
-                self._must(step.end == at, f"{step.partition}: an epoch that ended at {step.end:x} was left at {at:x}")
-                self._at[step.partition] = step.position
-                self.applied.append(step)
-            case Undo():
-                self._must(step.end < at, f"{step.partition}: nothing to undo above {step.end:x} at {at:x}")
-                self._at[step.partition] = step.end
-                gone = [
-                    line for line in self.applied if line.partition == step.partition and position_of(line) > step.end
-                ]
-                self.undone += gone
-                self.applied = [line for line in self.applied if line not in gone]
-            case Jump():
-                self._must(step.start > at, f"{step.partition} jumped back from {at:x} to {step.start:x}")
-                self._at[step.partition] = step.start
+    @property
+    def is_connected(self) -> bool:
+        return self.life is not None and self.life.link.connected
 
-    def _must(self, holds: bool, problem: str) -> None:
-        if not holds:
-            self.problems.append(f"{self.name}: {problem}")
+    @property
+    def undone(self) -> list[Deliver | EpochBegan]:
+        return [line for life in self.lives for line in life.undone]
 
-    def _never(self) -> Any:
-        raise AssertionError("a consumer asks nothing that blocks")
+    @property
+    def applied(self) -> list[Deliver | EpochBegan]:
+        return [line for life in self.lives for line in life.applied]
 
+    @property
+    def jumps(self) -> int:
+        return sum(life.jumps for life in self.lives)
 
-class SimSink:
-    """Applies what the feed says, as a replica does: real tiers, and nobody who reads beside it."""
+    @property
+    def stopped(self) -> Mapping[PartitionId, ParamstreamError]:
+        return {} if self.life is None else self.life.sink.stopped
 
-    def __init__(self, consumer: SimConsumer) -> None:
-        self._consumer = consumer
-
-    def step(self, step: Step) -> None:
-        consumer, applier = self._consumer, self._consumer.applier
-        match step:
-            case Deliver():
-                self._deliver(step)
-                return
-            case EpochBegan():
-                applier.began(step.partition, step.position, step.time)
-            case Undo():
-                applier.undo(step.partition, step.end)
-            case Jump():
-                applier.jump(step)
-        consumer.core.confirm(step)
-        consumer.record(step)
-
-    def told(self, effect: Durable | Refetched | Stopped) -> None:
-        match effect:
-            case Durable():
-                self._consumer.applier.settle(effect.partition, effect.position)
-            case Refetched():
-                self._consumer.applier.refetched(effect.partition, effect.frame)
-            case Stopped():
-                self._consumer.stopped[effect.partition] = effect.error
-
-    def _deliver(self, step: Deliver) -> None:
-        consumer = self._consumer
-        try:
-            sealed = consumer.applier.prepare(step, consumer.core.vector)
-        except Missing as missing:
-            consumer.core.hold(step.partition, missing.after)
-            return
-        consumer.applier.show(step, sealed)
-        consumer.core.confirm(step)
-        consumer.record(step)
-
-    def connected(self, welcome: Welcome) -> None: ...
-    def lost(self, error: ParamstreamError) -> None: ...
-    def heard(self, message: Heartbeat | Following) -> None: ...
-    def drained(self) -> None: ...
-    def tick(self, now: float) -> None: ...
-
-
-def position_of(line: Deliver | EpochBegan) -> int:
-    return line.frame.position if isinstance(line, Deliver) else line.position
+    def told_problems(self) -> Iterable[str]:
+        """What was seen to be wrong while it went on."""
+        yield from self.problems
+        for life in self.lives:
+            yield from life.problems

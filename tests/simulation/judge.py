@@ -17,7 +17,8 @@ from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
 from .disk import SimLog
-from .versions import NAMES, tensor_of
+from .life import Life, wrong_values
+from .states import Entries, changed_by
 from .world import World
 from .writes import Part, Write, write_of, write_of_version
 
@@ -31,16 +32,17 @@ def writes_in(frame: EventFrame) -> list[Write]:
 
 
 def problems(world: World) -> list[str]:
-    found = [problem for consumer in world.consumers for problem in consumer.problems]
+    found = [problem for consumer in world.consumers for problem in consumer.told_problems()]
     found += _outcomes(world)
     found += _pasts_stand(world)
     for consumer in world.consumers:
         found += _state(world, consumer)
         found += _served(world, consumer)
         found += _seen_once(world, consumer)
-        found += _program_order(consumer)
-        if consumer.ordering is Ordering.CAUSAL:
-            found += _causal_order(world, consumer)
+        for life in consumer.lives:
+            found += _program_order(life)
+            if consumer.ordering is Ordering.CAUSAL:
+                found += _causal_order(world, life)
         if consumer.durable_only and consumer.undone:
             found.append(f"{consumer.name} was shown durable events only, and took {len(consumer.undone)} back")
         found += [f"{consumer.name} stopped at {p}: {e}" for p, e in consumer.stopped.items()]
@@ -82,10 +84,8 @@ def _state(world: World, consumer: SimConsumer) -> Iterable[str]:
 
 def _served(world: World, consumer: SimConsumer) -> Iterable[str]:
     """The newest version that the log has, with its right values."""
-    for topic in consumer.applier.topics.values():
+    for topic in consumer.topic_states():
         partition, served = topic.weight_partition, topic.served
-        if partition not in consumer.follows:
-            continue
         commits = [frame for frame in world.disk.log(partition).events() if isinstance(frame.payload, Commit)]
         if not commits or served is None:
             if commits or served is not None:
@@ -93,22 +93,21 @@ def _served(world: World, consumer: SimConsumer) -> Iterable[str]:
         elif served.position != commits[-1].position:
             yield f"{consumer.name} serves {served.position:x} of {partition}, the log says {commits[-1].position:x}"
         else:
-            buffer = served.dense.slot.readonly_buffer
-            for name in NAMES:
-                offset, nbytes = served.dense.extents[name]
-                if bytes(buffer[offset : offset + nbytes]) != tensor_of(served.version, name):
-                    yield f"{consumer.name} serves wrong values of {name} in version {served.version}"
+            for name in wrong_values(served):
+                yield f"{consumer.name} serves wrong values of {name} in version {served.version}"
 
 
 def _seen_once(world: World, consumer: SimConsumer) -> Iterable[str]:
-    """What somebody had applied and had to take back is never sent again by itself."""
-    for line in consumer.undone:
-        if isinstance(line, Deliver):
-            again = set(writes_in(line.frame)).intersection(
-                write for frame in world.disk.log(line.partition).events() for write in writes_in(frame)
-            )
-            if again:
-                yield f"{consumer.name} took {again} of {line.partition} back, and it stands"
+    """What somebody had applied and had to take back, or was dead by then, is never sent again by itself."""
+    for partition in consumer.follows:
+        events = world.disk.log(partition).events()
+        positions = {frame.position for frame in events}
+        standing = {write for frame in events for write in writes_in(frame)}
+        for line in [*consumer.undone, *consumer.applied]:
+            if isinstance(line, Deliver) and line.partition == partition and line.frame.position not in positions:
+                again = standing.intersection(writes_in(line.frame))
+                if again:
+                    yield f"{consumer.name} applied {again} of {partition}, which was lost, and it stands"
 
 
 def _pasts_stand(world: World) -> Iterable[str]:
@@ -128,38 +127,34 @@ def _pasts_stand(world: World) -> Iterable[str]:
                 yield f"{writes_in(frame)} of {partition} rests on {lost}, which its producer knew to be lost"
 
 
-def fold(log: SimLog) -> dict[bytes, tuple[bytes, int]]:
-    """(value, position) by key, as every replica must have it."""
-    entries: dict[bytes, tuple[bytes, int, int | None]] = {}
+def fold(log: SimLog) -> Entries:
+    """The entries of a state partition as every replica must have them."""
+    entries: Entries = {}
     for frame in log.records():
-        if isinstance(frame.payload, Put):
-            for item, value in put_values(frame.payload, frame.bulk):
-                deadline = None if item.ttl_ns is None else frame.time + item.ttl_ns
-                entries[item.key] = bytes(value), frame.position, deadline
-        entries = {key: entry for key, entry in entries.items() if entry[2] is None or entry[2] > frame.time}
-    return {key: (value, position) for key, (value, position, _) in entries.items()}
+        entries = changed_by(entries, frame)
+    return entries
 
 
-def _program_order(consumer: SimConsumer) -> Iterable[str]:
+def _program_order(life: Life) -> Iterable[str]:
     """By the numbers that producers gave their calls, over all partitions followed."""
     last: dict[str, tuple[int, int]] = {}
-    for line in consumer.applied:
+    for line in life.applied:
         if isinstance(line, Deliver):
             for producer, incarnation, number in writes_in(line.frame):
                 if (incarnation, number) < last.get(producer, (0, 0)):
-                    yield f"{consumer.name} applied {producer}/{incarnation}/{number} after {last[producer]}"
+                    yield f"{life.home.name} applied {producer}/{incarnation}/{number} after {last[producer]}"
                 last[producer] = incarnation, number
 
 
-def _causal_order(world: World, consumer: SimConsumer) -> Iterable[str]:
+def _causal_order(world: World, life: Life) -> Iterable[str]:
     """What a writer had read, or had read by way of others, is applied before what it wrote; as far as it stands."""
     pasts = Pasts(world)
-    lines = [line for line in consumer.applied if isinstance(line, Deliver)]
+    lines = [line for line in life.applied if isinstance(line, Deliver)]
     place = {(write, line.partition): index for index, line in enumerate(lines) for write in writes_in(line.frame)}
     for (write, partition), index in place.items():
         late = [part for part in pasts.of(write) if place.get(part, -1) > index]
         if late:
-            yield f"{consumer.name} applied {write} of {partition} before {late}"
+            yield f"{life.home.name} applied {write} of {partition} before {late}"
 
 
 class Pasts:

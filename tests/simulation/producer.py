@@ -57,6 +57,11 @@ class SimProducer:
         self._join_wanted = False
         self._joins = 0
 
+    @property
+    def is_running(self) -> bool:
+        """One that crashed is started at once."""
+        return True
+
     # --- the connection ---------------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> None:

@@ -8,9 +8,11 @@ from its seed, each thing from a stream of its own, so that one more question do
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import PartitionId
+from paramstream.transport.calls import Call, DescribePartitions, ListTopics
 
 from .broker import SimBroker
 from .clock import Clock
@@ -18,10 +20,13 @@ from .consumer import SimConsumer
 from .disk import Disk
 from .network import Connection, Network
 from .producer import SimProducer
+from .states import States
 from .topics import SimTopic
 from .trace import Trace
 
 HEAL_ROUNDS = 300
+HEALING_STEPS = 20
+"""Of a snapshot on its way, in each round of healing."""
 
 Client = SimProducer | SimConsumer
 
@@ -41,6 +46,7 @@ class World:
         """Process → until when it does nothing: a client, or a broker."""
         self.stalled: dict[tuple[str, PartitionId], float] = {}
         """(consumer, partition) → until when nothing of it comes through."""
+        self.states = States()
         self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
         self.producers = [SimProducer(f"p{number}", self._open_name) for number in range(producers)]
         reading = self.stream("reading")
@@ -52,6 +58,8 @@ class World:
         """Published so far."""
         self.healing = False
         self.start_broker(self.stream("start"))
+        for consumer in self.consumers:
+            consumer.start("earliest", self.ask)
 
     def stream(self, purpose: str) -> random.Random:
         """Chance for one purpose alone, the same in every run and under any hash seed."""
@@ -85,6 +93,8 @@ class World:
                 most = chance.choice([0, 1, 4, 100])
                 if self.stalled.get((consumer.name, partition), 0.0) < self.clock.now and self.is_awake(consumer):
                     consumer.take(partition, most)
+            if self.is_awake(consumer):
+                consumer.go_on(chance.choice([0, 1, 2, 8]))
 
     def heal(self) -> bool:
         """No more faults: True once everybody has everything."""
@@ -97,6 +107,8 @@ class World:
         for _ in range(HEAL_ROUNDS):
             self.clock.advance(0.3)
             self.start_broker(chance)
+            for consumer in self.consumers:
+                self.start_consumer(consumer, chance)
             for client in self.clients:
                 self.connect(client)
             self.network.mend()
@@ -105,6 +117,8 @@ class World:
             self._settle()
             for client in self.clients:
                 self._tick(client)
+            for consumer in self.consumers:
+                consumer.go_on(HEALING_STEPS)
             self._settle()
             if not self.unsettled():
                 return True
@@ -124,10 +138,12 @@ class World:
             for producer in self.producers for made in producer.live if not made.call.final
         ]  # fmt: skip
         left += [
-            f"{consumer.name} stands at {consumer.core.position(partition):x} of {partition} {broker.owned[partition].core.accepted:x}"
+            f"{consumer.name} stands at {consumer.position(partition):x} of {partition} {broker.owned[partition].core.accepted:x}"
             for consumer in self.consumers for partition in consumer.follows
-            if consumer.core.position(partition) != broker.owned[partition].core.accepted
+            if consumer.position(partition) != broker.owned[partition].core.accepted
         ]  # fmt: skip
+        left += [f"{consumer.name} is not there" for consumer in self.consumers if not consumer.is_ready]
+        left += [f"a snapshot of {consumer.name} is on its way" for consumer in self.consumers if consumer.is_copying]
         return left + [
             f"{partition} is durable to {owned.core.durable:x} of {owned.core.accepted:x}"
             for partition, owned in broker.owned.items()
@@ -158,7 +174,7 @@ class World:
     # --- clients ------------------------------------------------------------------------------------------------------------
 
     def connect(self, client: Client) -> None:
-        if self.broker is None:
+        if self.broker is None or not client.is_running:
             return
         connection = self.network.connect(client, self.broker)
         if connection is not None:
@@ -170,14 +186,45 @@ class World:
 
     def _consumer(self, name: str) -> SimConsumer:
         chance = self.stream(name)
-        everything = [partition for topic in self.topics for partition in (*topic.state, topic.weights)]
-        follows = chance.sample(everything, chance.randint(2, len(everything)))
+        topics = chance.sample(self.topics, chance.choice([1, 2, 2, 2]))
+        follows = {
+            topic: sorted(chance.sample(range(topic.partitions), chance.randint(0, topic.partitions)))
+            for topic in topics
+        }
         ordering, durable_only = chance.choice(list(Ordering)), chance.random() < 0.3
-        return SimConsumer(name, ordering, self.topics, follows, durable_only=durable_only)
+        return SimConsumer(name, ordering, follows, self.states, durable_only=durable_only)
+
+    def crash_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
+        self.trace.note(f"{consumer.name} crashes")
+        for connection in self.network.of(consumer):
+            self.lose(connection, chance)
+        consumer.crash()
+
+    def start_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
+        """From whatever there is to begin with; where that leads nowhere, from the head."""
+        if self.broker is None or consumer.is_running:
+            return
+        others = [other for other in self.consumers if other.has_snapshots_for(consumer)]
+        ways = ["latest", "earliest", "resume", *(f"snapshot:{other.folder}" for other in others)]
+        start = chance.choice(ways)
+        if not consumer.start(start, self.ask):
+            consumer.start("latest", self.ask)
+        self.trace.note(f"{consumer.name} begins: {consumer.starts[-1]}")
 
     def _open_name(self, name: str) -> int:
         self.incarnations[name] = max(self.incarnations.values(), default=0) + 1
         return self.incarnations[name]
+
+    def ask(self, call: Call, kind: object, timeout: float) -> list[Any]:
+        """What brokers answer a replica that begins."""
+        assert self.broker is not None
+        match call:
+            case ListTopics():
+                return [topic.record for topic in self.topics]
+            case DescribePartitions():
+                return self.broker.describe(call)
+            case _:
+                raise AssertionError(call)
 
     # --- the broker -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""What happens to replicas: they die, begin again in every way that there is, and take snapshots."""
+
+from __future__ import annotations
+
+import random
+
+from .act import Act
+from .world import World
+
+
+def crash_replica(world: World, chance: random.Random) -> None:
+    running = [consumer for consumer in world.consumers if consumer.is_running]
+    if running:
+        world.crash_consumer(chance.choice(running), chance)
+
+
+def start_replica(world: World, chance: random.Random) -> None:
+    for consumer in world.consumers:
+        if not consumer.is_running:
+            world.start_consumer(consumer, chance)
+
+
+def take_snapshot(world: World, chance: random.Random) -> None:
+    consumer, topic = chance.choice(world.consumers), chance.choice(world.topics)
+    if consumer.begin_snapshot(topic):
+        world.trace.note(f"{consumer.name} begins a snapshot of {topic.name}")
+
+
+ACTS = [
+    Act("crash replica", crash_replica, 2),
+    Act("start replica", start_replica, 8, is_fault=False),
+    Act("take snapshot", take_snapshot, 6),
+]
