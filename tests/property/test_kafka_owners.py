@@ -10,74 +10,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from fakes.kafka_wire import Batch, KafkaInMemory, at_once
-from paramstream.consistency.position import epoch_of, offset_of
+from paramstream.consistency.position import epoch_of
 from paramstream.errors import Fenced
 from paramstream.eventlog.counting import BEGINNING
 from paramstream.eventlog.kafka.core import OwnerCore, Reread, Send, Stood
-from paramstream.eventlog.kafka.records import MAX_VALUE_BYTES, Record
+from paramstream.eventlog.kafka.records import MAX_VALUE_BYTES
 from paramstream.eventlog.kafka.recovery import find
 from paramstream.eventlog.kafka.scan import Scan, base_at
 from paramstream.events.codec import EventFrame, decode_event
-from paramstream.events.kinds import Base, Claim, Epoch, Kind
+from paramstream.events.kinds import Kind
 from records.frames import PARTITION, Owner
+from reference.one_rule import Truth
 
 RUNS = 150
 STEPS = 500
 OWNERS = 3
-
-
-class Truth:
-    """What the whole log says by the one rule, written down a second time and without the library's own counting."""
-
-    def __init__(self) -> None:
-        self.epoch = self.nonce = self.reached = 0
-        self.events = dict[int, bytes]()
-        """Position → value, of events."""
-        self.bases = list[int]()
-        self._pieces = list[Record]()
-
-    def read(self, records: list[Record]) -> "Truth":
-        for record in records:
-            frame = self._frame(record)
-            if frame is not None:
-                self._take(frame)
-        return self
-
-    def _frame(self, record: Record) -> EventFrame | None:
-        if record.key is None or record.key[:4] != b"PSK1":
-            self._pieces = []
-            return decode_event(record.value) if record.value[:2] == b"PS" else None
-        piece, pieces = int.from_bytes(record.key[4:6], "little"), int.from_bytes(record.key[6:8], "little")
-        if piece == 0:
-            self._pieces = []
-        elif (
-            len(self._pieces) != piece
-            or self._pieces[-1].offset + 1 != record.offset
-            or (self._pieces[-1].key or b"")[24:] != record.key[24:]
-        ):
-            self._pieces = []
-            return None
-        self._pieces.append(record)
-        if piece < pieces - 1:
-            return None
-        whole, self._pieces = b"".join(each.value for each in self._pieces), []
-        return decode_event(whole)
-
-    def _take(self, frame: EventFrame) -> None:
-        payload = frame.payload
-        if isinstance(payload, Claim):
-            if payload.epoch > self.epoch:
-                self.epoch, self.nonce = payload.epoch, payload.nonce
-        elif isinstance(payload, Base):
-            if (payload.epoch, frame.nonce, frame.position) == (self.epoch, self.nonce, self.reached):
-                self.bases.append(frame.position)
-        elif frame.nonce == self.nonce:
-            opens = isinstance(payload, Epoch) and epoch_of(self.reached) < epoch_of(frame.position) == self.epoch
-            follows = frame.position == self.reached + 1 and epoch_of(frame.position) == self.epoch
-            if opens or (follows and offset_of(frame.position)):
-                self.reached = frame.position
-                if frame.kind is Kind.PUT:
-                    self.events[frame.position] = bytes(frame.bulk)
 
 
 @dataclass
@@ -170,7 +117,7 @@ class World:
         behind = 0 if base is None else decode_event(base).position
         assert base is None or behind == truth.bases[-1]
         values = {frame.position: bytes(frame.bulk) for frame in records if frame.kind is Kind.PUT}
-        assert values == {at: value for at, value in truth.events.items() if at > behind}
+        assert values == {at: value for at, value in truth.puts.items() if at > behind}
 
     def stood(self, broker: Broker, stood: Stood | None) -> None:
         for at, frame in enumerate([] if stood is None else stood.frames):
@@ -191,8 +138,8 @@ class World:
         broker.state = "opens"
         truth = self.truth(offset)
         assert broker.core.known.reached == truth.reached, "it knows what stands before its claim"
-        found = [decode_event(frame) for frame in broker.core.others]
-        assert all(frame.position in truth.events for frame in found if frame.kind is Kind.PUT)
+        puts, found = truth.puts, [decode_event(frame) for frame in broker.core.others]
+        assert all(frame.position in puts for frame in found if frame.kind is Kind.PUT)
         broker.owner.at = broker.core.known.reached
         broker.core.append(broker.owner.open_epoch())
         broker.core.append(self.base(broker))
@@ -201,10 +148,10 @@ class World:
         """From here on it tells producers what stands and what is lost."""
         broker.state = "owns"
         self.tenures += 1
-        truth = self.truth()
+        puts = self.truth().puts
         for at in [at for at in self.held if epoch_of(at) < broker.owner.epoch]:
             self.held.discard(at)
-            (self.durable if at in truth.events else self.lost).add(at)
+            (self.durable if at in puts else self.lost).add(at)
 
     def accept(self, broker: Broker) -> None:
         for _ in range(self.chance.randint(1, 4)):
@@ -277,7 +224,7 @@ class World:
             self.kafka.land_marker()
 
     def check(self) -> None:
-        events = self.truth().events
+        events = self.truth().puts
         values = list(events.values())
         assert len(values) == len(set(values)), "an event twice"
         assert all(self.accepted[at] == value for at, value in events.items())

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import paramstream as ps
-from paramstream.brokers.fetching import FetchServer
+from paramstream.brokers import fetching
+from paramstream.brokers.partitions import Partitions
 from paramstream.events.digest import partition_of, tensor_digest, version_digest
 from paramstream.events.kinds import Chunk, Commit, Part, PartRef, Segment, TensorSpec
 from paramstream.transport.messages import Ack, Fetch
@@ -50,13 +51,13 @@ def test_an_event_that_cannot_be_decoded_stops_its_partition_and_no_other_O04(
     client: ps.Client, publisher: ps.Publisher, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, says: str
 ) -> None:
     fetches: list[Fetch] = []
-    read = FetchServer._read  # pyright: ignore[reportPrivateUsage]
+    read = fetching.read_events
 
-    def counted(server: Any, fetch: Fetch) -> Any:
+    def counted(partitions: Partitions, fetch: Fetch) -> Any:
         fetches.append(fetch)
-        return read(server, fetch)
+        return read(partitions, fetch)
 
-    monkeypatch.setattr(FetchServer, "_read", counted)
+    monkeypatch.setattr(fetching, "read_events", counted)
     spoil_appended(monkeypatch, POISON, spoil)
     with client.replica("model", name="reader", arrays="numpy") as replica:
         positions = publish_ten(publisher)
