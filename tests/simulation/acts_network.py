@@ -27,8 +27,7 @@ def fill_pipes(world: World, chance: random.Random) -> None:
     producer.pipe_is_full = chance.random() < 0.3
     for connection in world.network.live:
         connection.pipe = chance.choice([1, 4, ALL, ALL])
-    if world.broker is not None:
-        world.broker.retry()
+    world.free_pipes()
 
 
 def cut_one_way(world: World, chance: random.Random) -> None:
@@ -50,8 +49,7 @@ def slow_down(world: World, chance: random.Random) -> None:
 
 def pause(world: World, chance: random.Random) -> None:
     """A process does nothing for a while, and then goes on with what it knew."""
-    processes = [*world.clients, *([world.broker] if world.broker is not None else [])]
-    world.asleep[chance.choice(processes)] = world.clock.now + chance.uniform(0.0, 3.0)
+    world.asleep[chance.choice(world.processes)] = world.clock.now + chance.uniform(0.0, 3.0)
 
 
 ACTS = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from paramstream.brokers.partition import PartitionCore
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import PartitionId
 from paramstream.transport.calls import Call, DescribePartitions, ListTopics
@@ -77,16 +78,13 @@ class World:
     def move(self, chance: random.Random) -> None:
         """A little time passes, and everything under way moves on a little, or does not."""
         self.clock.advance(chance.uniform(0.0, 0.1))
-        if chance.random() < 0.3:
-            self.start_broker(chance)
+        self._brokers_begin(chance)
         for client in self.clients:
             if chance.random() < 0.4 and self.is_awake(client):
                 self.connect(client)
             if chance.random() < 0.3 and self.is_awake(client):
                 self._tick(client)
-        if self.broker is not None:
-            self.broker.now = self.clock.now
-            self.broker.log_has_room = chance.random() < self.has_room
+        self._brokers_go_on(chance)
         self.network.move(chance)
         for consumer in self.consumers:
             for partition in consumer.follows:
@@ -106,14 +104,14 @@ class World:
             producer.pipe_is_full = False
         for _ in range(HEAL_ROUNDS):
             self.clock.advance(0.3)
-            self.start_broker(chance)
+            self.heal_brokers(chance)
             for consumer in self.consumers:
                 self.start_consumer(consumer, chance)
             for client in self.clients:
                 self.connect(client)
             self.network.mend()
             self._settle()
-            self._broker_goes_on()
+            self._all_is_synced(chance)
             self._settle()
             for client in self.clients:
                 self._tick(client)
@@ -126,8 +124,6 @@ class World:
 
     def unsettled(self) -> list[str]:
         """What is not as it must be once everything has arrived."""
-        broker = self.broker
-        assert broker is not None
         left = [
             f"{p.name} has not joined"
             for p in self.producers
@@ -137,17 +133,19 @@ class World:
             f"{made.write} is {made.call.outcome()}"
             for producer in self.producers for made in producer.live if not made.call.final
         ]  # fmt: skip
+        owned = {p: core for p in self.partitions() if (core := self.owner_of(p)) is not None}
+        left += [f"nobody owns {partition}" for partition in self.partitions() if partition not in owned]
         left += [
-            f"{consumer.name} stands at {consumer.position(partition):x} of {partition} {broker.owned[partition].core.accepted:x}"
+            f"{consumer.name} stands at {consumer.position(partition):x} of {partition} {owned[partition].accepted:x}"
             for consumer in self.consumers for partition in consumer.follows
-            if consumer.position(partition) != broker.owned[partition].core.accepted
+            if partition in owned and consumer.position(partition) != owned[partition].accepted
         ]  # fmt: skip
         left += [f"{consumer.name} is not there" for consumer in self.consumers if not consumer.is_ready]
         left += [f"a snapshot of {consumer.name} is on its way" for consumer in self.consumers if consumer.is_copying]
         return left + [
-            f"{partition} is durable to {owned.core.durable:x} of {owned.core.accepted:x}"
-            for partition, owned in broker.owned.items()
-            if owned.core.durable != owned.core.accepted
+            f"{partition} is durable to {core.durable:x} of {core.accepted:x}"
+            for partition, core in owned.items()
+            if core.durable != core.accepted
         ]
 
     def close(self) -> None:
@@ -158,9 +156,8 @@ class World:
         """Everything under way arrives."""
         moved = True
         while moved:
-            if self.broker is not None:
-                self.broker.now, self.broker.log_has_room = self.clock.now, True
-            moved = self.network.settle()
+            moved = self._brokers_settle()
+            moved = self.network.settle() or moved
             for consumer in self.consumers:
                 for partition in consumer.follows:
                     moved = consumer.take(partition, 1 << 30) or moved
@@ -180,6 +177,11 @@ class World:
         if connection is not None:
             self.trace.note(f"{client.name} connects as {connection.serial}")
 
+    def disconnect(self, client: Client, chance: random.Random) -> None:
+        """All that it is connected to is gone."""
+        for connection in self.network.of(client):
+            self.lose(connection, chance)
+
     def lose(self, connection: Connection, chance: random.Random) -> None:
         self.trace.note(f"{connection.client.name} loses {connection.serial}")
         self.network.lose(connection, chance)
@@ -196,13 +198,12 @@ class World:
 
     def crash_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         self.trace.note(f"{consumer.name} crashes")
-        for connection in self.network.of(consumer):
-            self.lose(connection, chance)
+        self.disconnect(consumer, chance)
         consumer.crash()
 
     def start_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         """From whatever there is to begin with; where that leads nowhere, from the head."""
-        if self.broker is None or consumer.is_running:
+        if not self.is_served or consumer.is_running:
             return
         others = [other for other in self.consumers if other.has_snapshots_for(consumer)]
         ways = ["latest", "earliest", "resume", *(f"snapshot:{other.folder}" for other in others)]
@@ -249,7 +250,52 @@ class World:
         broker, self.broker = self.broker, None
         self.network.end(broker, chance)
 
-    def _broker_goes_on(self) -> None:
+    @property
+    def processes(self) -> list[object]:
+        """All that may pause."""
+        return [*self.clients, *([self.broker] if self.broker is not None else [])]
+
+    @property
+    def is_served(self) -> bool:
+        """There is somebody to ask."""
+        return self.broker is not None
+
+    def partitions(self) -> list[PartitionId]:
+        return [partition for topic in self.topics for partition in (*topic.state, topic.weights)]
+
+    def owner_of(self, partition: PartitionId) -> PartitionCore | None:
+        """The core of whoever owns the partition now."""
+        return self.broker.owned[partition].core if self.broker is not None else None
+
+    def owner_for(self, client: Client, partition: PartitionId) -> PartitionCore | None:
+        """The core of whoever the client takes for its owner."""
+        return self.owner_of(partition)
+
+    def heal_brokers(self, chance: random.Random) -> None:
+        """All of them are there, and nothing keeps them from anything."""
+        self.start_broker(chance)
+
+    def free_pipes(self) -> None:
+        """What did not go for a full pipe is tried again."""
+        if self.broker is not None:
+            self.broker.retry()
+
+    def _brokers_begin(self, chance: random.Random) -> None:
+        if chance.random() < 0.3:
+            self.start_broker(chance)
+
+    def _brokers_go_on(self, chance: random.Random) -> None:
+        if self.broker is not None:
+            self.broker.now = self.clock.now
+            self.broker.log_has_room = chance.random() < self.has_room
+
+    def _brokers_settle(self) -> bool:
+        """They have done all that they can do now. False where there was nothing."""
+        if self.broker is not None:
+            self.broker.now, self.broker.log_has_room = self.clock.now, True
+        return False
+
+    def _all_is_synced(self, chance: random.Random) -> None:
         assert self.broker is not None
         for partition in self.broker.owned:
             self.broker.sync(partition)
