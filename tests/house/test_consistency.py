@@ -1,0 +1,57 @@
+"""Holds the histories of `docs/consistency.md` against the verdicts that stand beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from house.checkout import ROOT
+
+PAGE = ROOT / "docs" / "consistency.md"
+LITMUS = ROOT.parent / "shared" / "cases" / "litmus.json"
+
+SECTION = re.compile(r"^### (?P<title>.+?)\n\n(?P<table>(?:\|.*\n)+)\n(?P<verdict>PRAM: .*)$", re.MULTILINE)
+MODELS = ("pram", "causal", "causal+")
+OPERATION = re.compile(r"`([wr]) (\S+) (\S+)`")
+
+
+@dataclass(frozen=True)
+class Example:
+    title: str
+    history: dict[str, list[dict[str, Any]]]
+    """Process → what it did, in its order."""
+    verdict: dict[str, bool]
+
+
+def example(section: re.Match[str]) -> Example:
+    """A table whose columns are processes, and the sentence behind it."""
+    processes, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section["table"].splitlines()]
+    history: dict[str, list[dict[str, Any]]] = {process: [] for process in processes}
+    for line in lines:
+        for process, cell in zip(processes, line, strict=True):
+            if cell:
+                op, key, value = OPERATION.fullmatch(cell).groups()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+                history[process].append({"op": op, "key": key, "value": None if value == "-" else int(value)})
+    words = re.findall(r"(\S+): (allowed|forbidden)", section["verdict"])
+    return Example(section["title"], history, {model.lower(): word == "allowed" for model, word in words})
+
+
+EXAMPLES = [example(section) for section in SECTION.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+def test_the_page_has_examples_of_each_verdict() -> None:
+    assert all(tuple(each.verdict) == MODELS for each in EXAMPLES)
+    assert {tuple(each.verdict.values()) for each in EXAMPLES} >= {(True, True, True), (False, False, False)}
+    for one, other in (("pram", "causal"), ("causal", "causal+"), ("causal", "pram")):
+        assert any(each.verdict[one] and not each.verdict[other] for each in EXAMPLES), f"{one} without {other}"
+
+
+@pytest.mark.skipif(not LITMUS.exists(), reason="the litmus histories do not lie beside this checkout")
+def test_every_litmus_history_is_on_the_page_with_its_verdict() -> None:
+    cases = json.loads(LITMUS.read_text(encoding="utf-8"))
+    shown = [(each.history, each.verdict) for each in EXAMPLES]
+    assert [case["name"] for case in cases if (case["history"], case["verdict"]) not in shown] == []
