@@ -7,10 +7,12 @@ import random
 from paramstream.consistency.vector import EMPTY, PartitionId
 
 from .act import Act
+from .producer import How
 from .world import World
 from .writes import Part
 
 KEYS = [b"a", b"b", b"c", b"d"]
+HOW: list[How] = [*["put"] * 7, *["delete"] * 2, *["with a deadline"] * 2, "for a version", "twice"]  # type: ignore[list-item]
 
 
 def rest(_world: World, _chance: random.Random) -> None:
@@ -23,11 +25,11 @@ def put(world: World, chance: random.Random) -> None:
     keys: dict[PartitionId, bytes] = {
         partition: chance.choice(KEYS) for partition in chance.sample(topic.state, several)
     }
-    ttl, observes = chance.random() < 0.15, chance.random() < 0.7
+    how, observes = chance.choice(HOW), chance.random() < 0.7
     if producer.can_call() and world.is_awake(producer):
         seen, reads = world.reads[producer.name].read() if observes else (EMPTY, frozenset[Part]())
-        producer.put(topic, keys, seen, reads, ttl=ttl)
-        world.trace.note(f"{producer.name} puts {keys}")
+        producer.put(topic, keys, seen, reads, how)
+        world.trace.note(f"{producer.name} puts {keys}: {how}")
 
 
 def publish(world: World, chance: random.Random) -> None:

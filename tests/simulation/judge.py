@@ -12,7 +12,7 @@ from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
 from paramstream.errors import StorageFull, VersionConflict
 from paramstream.events.codec import EventFrame
-from paramstream.events.kinds import Commit, Put
+from paramstream.events.kinds import Commit, Delete, Put
 from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
@@ -20,15 +20,17 @@ from .disk import SimLog
 from .life import Life, wrong_values
 from .states import Entries, changed_by
 from .world import World
-from .writes import Part, Write, write_of, write_of_version
+from .writes import Part, Write, write_of, write_of_version, writes_of_delete
 
 
 def writes_in(frame: EventFrame) -> list[Write]:
     if isinstance(frame.payload, Commit):
         return [write_of_version(frame.payload.version)]
+    if isinstance(frame.payload, Delete):
+        return writes_of_delete(frame.payload.keys)
     if not isinstance(frame.payload, Put):
         return []
-    return [write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)]
+    return list(dict.fromkeys(write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)))
 
 
 def problems(world: World) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.errors import Fenced
-from paramstream.events.kinds import Put, PutItem
+from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
@@ -17,12 +18,30 @@ from paramstream.transport.messages import Ack, Heartbeat, Refused
 from .network import Asked, Connection, Item, Told
 from .topics import SimTopic
 from .versions import after, new_call, publishing
-from .writes import Part, Write, value_of, version_of
+from .writes import Part, Write, name_of_delete, value_of, version_of
 
 WINDOW_BYTES = 4_000
 """Small, so that calls wait for it."""
 
 TTL_NS = 2_000_000_000
+
+How = Literal["put", "with a deadline", "for a version", "twice", "delete"]
+"""What is done to a key. "twice": one event writes it, and then once more with a deadline."""
+
+
+def draft_of(partition: PartitionId, key: bytes, write: Write, how: How) -> Draft:
+    """An event that can be known by its write."""
+    if how == "delete":
+        return Draft.of(partition, Delete((key, name_of_delete(write))), (), len(key) + 32)
+    value = value_of(write)
+    plain, ends = PutItem(key, len(value)), PutItem(key, len(value), TTL_NS)
+    items = {
+        "put": (plain,),
+        "with a deadline": (ends,),
+        "for a version": (PutItem(key, len(value), None, ValidFor(write[2] + 1, write[2])),),
+        "twice": (plain, ends),
+    }[how]
+    return Draft.of(partition, Put(items), (value,) * len(items), (len(key) + 16) * len(items))
 
 
 @dataclass
@@ -120,19 +139,15 @@ class SimProducer:
 
     def put(
         self, topic: SimTopic, keys: Mapping[PartitionId, bytes], seen: VersionVector[int], reads: Collection[Part],
-        *, ttl: bool,
+        how: How = "put",
     ) -> None:  # fmt: skip
+        """One event in each partition of `keys`."""
         core = self.core
         assert core is not None
         core.past.observe(seen)
         call = Call(tuple(keys), topic.persistence)
         write = self._made(call, keys, reads)
-        value = value_of(write)
-        drafts = [
-            Draft.of(partition, Put((PutItem(key, len(value), TTL_NS if ttl else None),)), (value,), len(key) + 16)
-            for partition, key in keys.items()
-        ]
-        self._do(core.submit(call, drafts))
+        self._do(core.submit(call, [draft_of(partition, key, write, how) for partition, key in keys.items()]))
 
     def publish(self, topic: SimTopic, count: int, seen: VersionVector[int], reads: Collection[Part]) -> None:
         """A whole version, whose number goes up with `count`; its events go as their turn comes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paramstream.consistency.vector import PartitionId
 
 Write = tuple[str, int, int]
@@ -11,6 +13,9 @@ Part = tuple[Write, PartitionId]
 """A write as far as it went to one partition: the parts of one call go side by side."""
 
 
+DELETED_BY = b"deleted by "
+
+
 def value_of(write: Write) -> bytes:
     return f"{write[0]}/{write[1]}/{write[2]}".encode()
 
@@ -18,6 +23,15 @@ def value_of(write: Write) -> bytes:
 def write_of(value: bytes) -> Write:
     producer, incarnation, number = value.decode().split("/")
     return producer, int(incarnation), int(number)
+
+
+def name_of_delete(write: Write) -> bytes:
+    """A key that nobody puts: what a delete names beside its own, so that it can be known."""
+    return DELETED_BY + value_of(write)
+
+
+def writes_of_delete(keys: Iterable[bytes]) -> list[Write]:
+    return [write_of(key.removeprefix(DELETED_BY)) for key in keys if key.startswith(DELETED_BY)]
 
 
 def version_of(count: int, write: Write) -> int:
