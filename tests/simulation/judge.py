@@ -1,4 +1,4 @@
-"""What must hold in a world that has healed, checked against the log alone."""
+"""What must hold, checked against the log alone: some of it at any moment, the rest once a world has healed."""
 
 from __future__ import annotations
 
@@ -34,21 +34,36 @@ def writes_in(frame: EventFrame) -> list[Write]:
 
 
 def problems(world: World) -> list[str]:
-    found = [problem for consumer in world.consumers for problem in consumer.told_problems()]
-    found += _outcomes(world)
-    found += _pasts_stand(world)
+    """All that is broken once everything has healed. Each problem begins with the name of the check that found it."""
+    return (
+        safety_problems(world)
+        + _named("state", (p for c in world.consumers for p in _state(world, c)))
+        + _named("served", (p for c in world.consumers for p in _served(world, c)))
+    )
+
+
+def safety_problems(world: World) -> list[str]:
+    """All that is broken, at any moment."""
+    found = _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
     for consumer in world.consumers:
-        found += _state(world, consumer)
-        found += _served(world, consumer)
-        found += _seen_once(world, consumer)
+        found += _named("delivery", consumer.told_problems())
+        found += _named("seen once", _seen_once(world, consumer))
         for life in consumer.lives:
-            found += _program_order(life)
+            found += _named("program order", _program_order(life))
             if consumer.ordering is Ordering.CAUSAL:
-                found += _causal_order(world, life)
-        if consumer.durable_only and consumer.undone:
-            found.append(f"{consumer.name} was shown durable events only, and took {len(consumer.undone)} back")
-        found += [f"{consumer.name} stopped at {p}: {e}" for p, e in consumer.stopped.items()]
+                found += _named("causal order", _causal_order(world, life))
+        found += _named("durable only", _durable_only(consumer))
+        found += _named("stopped", (f"{consumer.name} at {p}: {e}" for p, e in consumer.stopped.items()))
     return found
+
+
+def _named(check: str, problems: Iterable[str]) -> list[str]:
+    return [f"{check}: {problem}" for problem in problems]
+
+
+def _durable_only(consumer: SimConsumer) -> Iterable[str]:
+    if consumer.durable_only and consumer.undone:
+        yield f"{consumer.name} was shown durable events only, and took {len(consumer.undone)} back"
 
 
 def _outcomes(world: World) -> Iterable[str]:

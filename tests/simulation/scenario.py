@@ -7,8 +7,6 @@ about what the others draw: this is what makes a long failing scenario a short o
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .acts import ACTS
@@ -28,6 +26,16 @@ class Scenario:
     seed: int
     steps: tuple[Step, ...]
 
+    def __str__(self) -> str:
+        """As it stands in Python."""
+        return f"Scenario.of({self.seed}, {', '.join(f'{step.number} {step.act}' for step in self.steps)!r})"
+
+    @classmethod
+    def of(cls, seed: int, steps: str) -> Scenario:
+        """`steps`: number and name of each, in order."""
+        pairs = (step.split(" ", 1) for step in steps.split(", "))
+        return cls(seed, tuple(Step(int(number), act) for number, act in pairs))
+
 
 def drawn(seed: int, length: int = STEPS) -> Scenario:
     """Each world has its own climate: some faults never, some often."""
@@ -40,22 +48,8 @@ def drawn(seed: int, length: int = STEPS) -> Scenario:
     return Scenario(seed, tuple(Step(number, name) for number, name in enumerate(names)))
 
 
-@contextmanager
-def a_world(seed: int) -> Generator[World]:
-    world = World(seed)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
 def do(world: World, step: Step) -> None:
     """One act of somebody, or a fault; and then everything under way moves on a little."""
     world.trace.note(f"#{step.number} {step.act}")
     ACTS[step.act].do(world, world.stream(f"{step.number}/{step.act}"))
     world.move(world.stream(f"{step.number}"))
-
-
-def run(world: World, scenario: Scenario) -> None:
-    for step in scenario.steps:
-        do(world, step)

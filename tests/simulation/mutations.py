@@ -1,0 +1,143 @@
+"""What we promise, switched off one by one: the simulator must catch each within a stated number of seeds.
+
+A mutation is data. To add one: say which rule is switched off, give its patches (whose attribute, and what stands there
+instead), and a text that the problem found by it must contain, so that nothing else passes for it. Then let
+`python -m simulation --mutation NAME --seeds 1:2000` look for the first seed that finds it, and write that down as `found_at`
+with a `seeds` well above it. The tests look from `found_at` on; `--mutations` looks from seed 1 on, and the name of a mutation
+whose patches switch off nothing is found there too, because it is caught by no seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+from paramstream.brokers import partition
+from paramstream.consistency.gate import Gate
+from paramstream.consistency.stamp import Stamp
+from paramstream.consistency.vector import PartitionId
+from paramstream.consumers.followed import Followed
+from paramstream.consumers.undo import BeforeImages
+from paramstream.producers.past import Past
+from paramstream.producers.session_core import SessionCore
+
+
+@dataclass(frozen=True)
+class Patch:
+    owner: object
+    """A class, or a module."""
+    attribute: str
+    instead: object
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    promise: str
+    """The rule that is switched off."""
+    patches: tuple[Patch, ...]
+    shows: str
+    """What a problem that is found by it says (`play.Verdict.problems`)."""
+    seeds: int
+    """From seed 1 on it is caught within so many."""
+    found_at: int
+    """A seed that is known to catch it, so that the tests need not look for it. Another one after a change is no failure."""
+
+    @contextmanager
+    def switched_off(self) -> Generator[None]:
+        with ExitStack() as patched:
+            for patch in self.patches:
+                patched.enter_context(mock.patch.object(patch.owner, patch.attribute, patch.instead))
+            yield
+
+
+# --- what stands there instead --------------------------------------------------------------------------------------------
+
+
+def _everything_may_be_applied(gate: Gate, at: PartitionId, stamp: Stamp) -> None: ...
+
+
+def _passed_counts_at_the_target(gate: Gate, at: PartitionId, position: int) -> None: ...
+
+
+def _every_call_starts_at_once(core: SessionCore, call: object) -> bool:
+    return True
+
+
+def _nothing_was_seen(past: Past, vector: object) -> None: ...
+
+
+def _nothing_is_taken_back(images: BeforeImages, end: int) -> None: ...
+
+
+def _accepted_is_durable(followed: Followed, position: int) -> bool:
+    return True
+
+
+def _everything_goes_again(*args: object) -> bool:
+    return True
+
+
+MUTATIONS = {
+    mutation.name: mutation
+    for mutation in [
+        Mutation(
+            "gate",
+            "an event is applied only once what it depends on is",
+            (Patch(Gate, "blocked_by", _everything_may_be_applied),),
+            "before",
+            seeds=10,
+            found_at=1,
+        ),
+        Mutation(
+            "rule 1",
+            "a call waits for the acks of what is unacknowledged in other partitions",
+            (Patch(SessionCore, "_may_start", _every_call_starts_at_once),),
+            "after",
+            seeds=50,
+            found_at=1,
+        ),
+        Mutation(
+            "observed",
+            "an event depends on what its producer has observed",
+            (Patch(Past, "observe", _nothing_was_seen),),
+            "before",
+            seeds=50,
+            found_at=3,
+        ),
+        Mutation(
+            "undo",
+            "what is lost is taken back",
+            (Patch(BeforeImages, "undo", _nothing_is_taken_back),),
+            "the log says",
+            seeds=200,
+            found_at=1,
+        ),
+        Mutation(
+            "durable only",
+            "who asked for durable events is shown none that can be lost",
+            (Patch(Followed, "is_durable", _accepted_is_durable),),
+            "was shown durable events only",
+            seeds=200,
+            found_at=9,
+        ),
+        Mutation(
+            "seen is not sent again",
+            "a session sends by itself only what nobody can have seen",
+            (Patch(partition, "may_resend", _everything_goes_again),),
+            "it stands",
+            seeds=400,
+            found_at=257,
+        ),
+        Mutation(
+            "passed counts at once",
+            "what a jump passes counts for the gate at once",
+            (Patch(Gate, "passed", _passed_counts_at_the_target),),
+            "stuck",
+            seeds=400,
+            found_at=25,
+        ),
+    ]
+}

@@ -1,0 +1,25 @@
+"""Each promise that is switched off is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.mutations import MUTATIONS, Mutation
+from simulation.play import play
+from simulation.scenario import drawn
+
+
+def is_caught(mutation: Mutation, seeds: range) -> bool:
+    with mutation.switched_off():
+        return any(mutation.shows in problem for seed in seeds for problem in play(drawn(seed)).problems)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=lambda mutation: mutation.name)
+def test_a_promise_that_is_switched_off_is_caught(mutation: Mutation) -> None:
+    assert is_caught(mutation, range(mutation.found_at, mutation.found_at + mutation.seeds))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=lambda mutation: mutation.name)
+def test_a_promise_that_is_switched_off_is_caught_by_whoever_does_not_know_where(mutation: Mutation) -> None:
+    assert is_caught(mutation, range(1, mutation.seeds + 1))
