@@ -52,7 +52,7 @@ def test_blocks_are_found_with_their_language_and_line() -> None:
     assert blocks(text, "python") == [(2, "x = 1\n"), (9, "y = 2\n")]
 
 
-@pytest.mark.parametrize("command", ["make demo", "make test", "make kills SEED="])
+@pytest.mark.parametrize("command", ["make demo", "make test", "make sim SEEDS=", "make kills SEED="])
 def test_the_readme_gives_the_command_as_a_line_of_its_own(command: str) -> None:
     shell = "".join(code for _, code in blocks((ROOT / "README.md").read_text(encoding="utf-8"), "sh"))
     assert re.search(rf"^{command}\b", shell, re.MULTILINE)
