@@ -37,7 +37,10 @@ def test_keys_that_are_alike_in_their_lower_half_are_two_live_and_from_the_log_E
             publisher.publish_gradients("t", keys, values)
             assert rows_of(events, "gradients") == ROWS
         publisher.flush(WAIT_S)
-    with ps.Broker(log=log) as broker, ps.connect(broker.endpoint) as client:
-        with client.subscribe("model", start="earliest", ordering="pram") as events:
-            assert rows_of(events, "rows") == ROWS
-            assert rows_of(events, "gradients") == ROWS
+    with (
+        ps.Broker(log=log) as broker,
+        ps.connect(broker.endpoint) as client,
+        client.subscribe("model", start="earliest", ordering="pram") as events,
+    ):
+        assert rows_of(events, "rows") == ROWS
+        assert rows_of(events, "gradients") == ROWS
