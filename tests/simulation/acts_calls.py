@@ -44,9 +44,10 @@ def jump(world: World, chance: random.Random) -> None:
     """Everybody who is behind the newest version, and who is asked, passes what lies between."""
     for consumer in chance.sample(world.consumers, 2):
         for topic in world.topics:
-            if world.broker is not None and topic.weights in consumer.follows and consumer.is_connected:
-                at = world.broker.owned[topic.weights].core.describe(0, world.clock.now_ns)
-                if consumer.jump(at):
+            if topic.weights in consumer.follows and consumer.is_connected:
+                core = world.owner_for(consumer, topic.weights)
+                at = None if core is None else core.describe(0, world.clock.now_ns)
+                if at is not None and consumer.jump(at):
                     world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
 
 
@@ -54,8 +55,7 @@ def crash_producer(world: World, chance: random.Random) -> None:
     producer = chance.choice(world.producers)
     if producer.connection is not None:
         world.trace.note(f"{producer.name} crashes")
-        for connection in world.network.of(producer):
-            world.lose(connection, chance)
+        world.disconnect(producer, chance)
         producer.crash()
 
 

@@ -33,7 +33,7 @@ class SimLink:
     def fetch(self, message: Fetch | FetchFile) -> None:
         assert isinstance(message, Fetch)
         if self.connection is not None:
-            self.connection.fetches.append(message)
+            self.connection.fetch(message)
 
     def request_async(self, call: Message, kind: Any, done: Done) -> None:
         self._asked.append((call, done))
@@ -44,7 +44,10 @@ class SimLink:
         """An answer has come: of equal questions the first one's."""
         index = next(index for index, (call, _) in enumerate(self._asked) if call == answer.call)
         _, done = self._asked.pop(index)
-        done(answer.answer, None)
+        if isinstance(answer.answer, ParamstreamError):
+            done(None, answer.answer)
+        else:
+            done(answer.answer, None)
 
     def lost(self) -> None:
         self.connection = None

@@ -99,6 +99,9 @@ class Connection:
         self.up.append(frame if isinstance(frame, Message | Asked) else bytes(frame))
         return True
 
+    def fetch(self, message: Fetch) -> None:
+        self.fetches.append(message)
+
     def answer(self, item: Item) -> None:
         """From the broker. What goes to a lost connection is lost."""
         if self.is_up:
