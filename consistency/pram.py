@@ -1,0 +1,126 @@
+"""The checker of PRAM, as R. Lipton and J. Sandberg define it: for each process p there is an order of its own operations and the
+writes of all others that keeps the order of every process, and in which each of p's reads sees the last write of its key.
+
+For one p, *before* is the least order that holds the order of each process, puts what a read of p saw before the read, and has
+this rule: a write that is before a read of p is before what the read saw, if it is another write of that key. There is such an
+order of p exactly if *before* has no circle, and no read of the initial value has a write of its key before it. For then let P(i)
+be what is before p's i-th read; it grows with i. Place P(1), then that read, then what P(2) adds, and so on, each time in an
+order that keeps *before*: every write of the key that stands before the i-th read is in P(i), so by the rule before what it saw.
+
+The rule puts pairs into P(i) only because of later reads: a pair of the i-th read has both its ends in P(i) already. So the
+reads are taken from the last one to the first, once each, and P(i) is what the pairs of the later ones make of p's own past.
+(With causality instead of the order of each process this is the saturation of "On verifying causal consistency", POPL 2017.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .constraints import Constraints, Edge
+from .operations import INITIAL, Ids, LastWrites, Operations
+from .patterns import Violation, thin_air, violation
+
+
+def find_pram(operations: Operations) -> Iterator[Violation]:
+    """What breaks PRAM, one after the other; nothing if it holds."""
+    from_nowhere = list(thin_air(operations))
+    if from_nowhere:
+        yield from from_nowhere
+        return
+    writers = _Writers(operations)
+    for process in range(len(operations.starts) - 1):
+        yield from _Reader(writers, process).find()
+
+
+class _Writers:
+    """What all readers look things up in."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.operations = operations
+        self.processes = operations.writers()
+        self.starts = operations.starts[self.processes]
+        self.last = LastWrites(operations)
+        self.column = np.full(len(operations.starts) - 1, -1)
+        self.column[self.processes] = np.arange(len(self.processes))
+        lengths = operations.starts[self.processes + 1] - self.starts + 1
+        self.shift = np.cumsum(lengths) - lengths - self.starts
+        """The row of a bound of a writer in what `needed` gives is the bound with this added."""
+        self.rows = int(lengths.sum())
+
+    def needed(self) -> Ids:
+        """For each bound of each writer a past that what is below the bound needs: at first nothing. Shape (rows, writers)."""
+        return np.tile(self.starts, (self.rows, 1))
+
+
+class _Reader:
+    """One process that reads, and the order of what it may have seen. Pasts are as in `Operations`."""
+
+    def __init__(self, writers: _Writers, process: int) -> None:
+        operations = writers.operations
+        self._writers = writers
+        self._operations = operations
+        first, end = operations.starts[process : process + 2]
+        self._reads = np.flatnonzero(~operations.is_write[first:end]) + first
+        self._own = int(writers.column[process])
+        saw = self._reads[operations.source[self._reads] >= 0]
+        self._before = Constraints(operations, saw.tolist())
+        self._initial: list[tuple[int, int]] = []
+        """(write, read) of the initial value behind that write."""
+
+    def find(self) -> Iterator[Violation]:
+        if not len(self._reads):
+            return
+        self._saturate()
+        before = self._before
+        for write, read in self._initial:
+            yield violation(self._explain(write, read), self._explain, read)
+        if len(before.order()) < len(before):
+            yield violation(before.circle(), self._explain)
+
+    def _explain(self, write: int, read: int) -> list[Edge]:
+        return self._before.path(write, read, later_than=read)
+
+    def _saturate(self) -> None:
+        writers, operations = self._writers, self._operations
+        needed, grown = writers.needed(), False
+        own_pasts = self._own_pasts()
+        keys = operations.key[self._reads]
+        for at in range(len(self._reads) - 1, -1, -1):
+            past = self._closed(own_pasts[at], needed) if grown else own_pasts[at]
+            older = writers.last.before(keys[at], past, writers.starts)
+            read = int(self._reads[at])
+            saw = int(operations.source[read])
+            if saw == INITIAL:
+                self._initial += [(write, read) for write in older[older >= 0].tolist()]
+                continue
+            column = writers.column[operations.process[saw]]
+            row = writers.shift[column]
+            # Everything at or behind what was seen needs the older ones as well.
+            behind = needed[row + saw + 1 : row + past[column] + 1]
+            new = (older >= 0) & (older != saw) & (older >= behind[0])
+            if new.any():
+                grown = True
+                for write in older[new].tolist():
+                    self._before.add(write, saw, because=read)
+                np.maximum(behind, np.where(new, older + 1, writers.starts), out=behind)
+
+    def _own_pasts(self) -> Ids:
+        """For each read of the process the past that the orders of the processes and what its reads saw give. Shape (reads, writers)."""
+        writers, source = self._writers, self._operations.source[self._reads]
+        pasts = np.tile(writers.starts, (len(self._reads), 1))
+        rows = np.flatnonzero(source >= 0)
+        pasts[rows, writers.column[self._operations.process[source[rows]]]] = source[rows] + 1
+        np.maximum.accumulate(pasts, axis=0, out=pasts)
+        if self._own >= 0:
+            pasts[:, self._own] = np.maximum(pasts[:, self._own], self._reads)
+        return pasts
+
+    def _closed(self, past: Ids, needed: Ids) -> Ids:
+        """The past with all that it needs."""
+        while True:
+            wider = np.maximum(past, needed[past + self._writers.shift].max(axis=0))
+            if np.array_equal(wider, past):
+                return past
+            past = wider
