@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from house.checkout import ROOT
+from paramstream.consistency.causal import find_causal, find_converging
+from paramstream.consistency.history import Operation, Read, Write
+from paramstream.consistency.operations import operations_of
+from paramstream.consistency.pram import find_pram
 
 PAGE = ROOT / "docs" / "consistency.md"
 LITMUS = ROOT.parent / "shared" / "cases" / "litmus.json"
 
 SECTION = re.compile(r"^### (?P<title>.+?)\n\n(?P<table>(?:\|.*\n)+)\n(?P<verdict>PRAM: .*)$", re.MULTILINE)
-MODELS = ("pram", "causal", "causal+")
+MODELS = {"pram": find_pram, "causal": find_causal, "causal+": find_converging}
 OPERATION = re.compile(r"`([wr]) (\S+) (\S+)`")
 
 
@@ -26,8 +30,15 @@ class Example:
     """Process → what it did, in its order."""
     verdict: dict[str, bool]
 
+    def lines(self) -> list[Operation]:
+        return [
+            (Write if done["op"] == "w" else Read)(process, done["key"], done["value"])
+            for process, own in self.history.items()
+            for done in own
+        ]
 
-def example(section: re.Match[str]) -> Example:
+
+def example_of(section: re.Match[str]) -> Example:
     """A table whose columns are processes, and the sentence behind it."""
     processes, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section["table"].splitlines()]
     history: dict[str, list[dict[str, Any]]] = {process: [] for process in processes}
@@ -40,14 +51,21 @@ def example(section: re.Match[str]) -> Example:
     return Example(section["title"], history, {model.lower(): word == "allowed" for model, word in words})
 
 
-EXAMPLES = [example(section) for section in SECTION.finditer(PAGE.read_text(encoding="utf-8"))]
+EXAMPLES = [example_of(section) for section in SECTION.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
 def test_the_page_has_examples_of_each_verdict() -> None:
-    assert all(tuple(each.verdict) == MODELS for each in EXAMPLES)
+    assert all([*each.verdict] == [*MODELS] for each in EXAMPLES)
     assert {tuple(each.verdict.values()) for each in EXAMPLES} >= {(True, True, True), (False, False, False)}
     for one, other in (("pram", "causal"), ("causal", "causal+"), ("causal", "pram")):
         assert any(each.verdict[one] and not each.verdict[other] for each in EXAMPLES), f"{one} without {other}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
+def test_the_verdict_beside_an_example_is_the_checkers(example: Example) -> None:
+    operations = operations_of(example.lines())
+    found = {model: next(find(operations), None) is None for model, find in MODELS.items()}
+    assert found == example.verdict
 
 
 @pytest.mark.skipif(not LITMUS.exists(), reason="the litmus histories do not lie beside this checkout")
