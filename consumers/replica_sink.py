@@ -228,6 +228,13 @@ class ReplicaSink:
             self._held_at = None
             self._room_at = time.monotonic() + LOOK_AGAIN_S
 
+    def _follow_stopped_again(self) -> None:
+        """Another broker is there: what was wrong with the log of the one before may be mended. If not, it says so again."""
+        with self.changed:
+            for partition in [p for p, error in self.stopped.items() if isinstance(error, CorruptLog)]:
+                self._goes_on(partition)
+                self._core.resume(partition)
+
     def _goes_on(self, partition: PartitionId) -> None:
         """Under the lock: a jump leads on from where the partition stood; its lease is wanted soon."""
         self.stopped = {p: error for p, error in self.stopped.items() if p != partition}
@@ -285,6 +292,7 @@ class ReplicaSink:
     def connected(self, welcome: Welcome) -> None:
         if self._broker not in ("", welcome.broker):
             self._look_for_topics()
+            self._follow_stopped_again()
         self._broker = welcome.broker
 
     def lost(self, error: ParamstreamError) -> None:

@@ -164,6 +164,11 @@ class Event:
         return Draft(self.partition, self.payload, self.bulk, self.nbytes, self.source, owned=True)
 
     @property
+    def may_be_seen(self) -> bool:
+        """It was sent, and nothing says that it was not accepted."""
+        return self.sends > 1 or (self.sends == 1 and not self.refused)
+
+    @property
     def is_partial(self) -> bool:
         """More events of its call are to come, or to be answered."""
         return any(call.open or call.unsettled for call in self.calls)

@@ -532,9 +532,9 @@ class Session:
 
     def _must_know(self, core: SessionCore, partitions: Iterable[PartitionId]) -> None:
         for partition in partitions:
-            if partition not in core.partitions:
+            stopped = core.stopped.get(partition)
+            if partition not in core.partitions or stopped is not None:
                 topic = self.directory.name_of(partition[0])
-                stopped = core.stopped.get(partition)
                 if stopped is not None:
                     error = stopped.raised()
                     error.topic = error.topic or topic

@@ -215,7 +215,10 @@ class SessionCore:
         if fresh:
             named = {(record.topic, record.partition) for record in answer.partitions}
             for missing in [known for known in self.partitions if known not in named]:
-                self._forget(missing)
+                if missing in self.stopped:
+                    self._stand_still(missing)
+                else:
+                    self._forget(missing)
         # Only now: what goes again depends on nothing that any of the answers says is lost.
         for record in answer.partitions:
             self.past.cut((record.topic, record.partition), record.ends)
@@ -233,6 +236,8 @@ class SessionCore:
                 self._join(record, fresh=True)
             elif known.epoch == record.epoch:
                 known.learn(record)
+        for key in self.stopped.keys() & self.partitions.keys():
+            self._stand_still(key)
         return self._pump()
 
     def fence(self, error: Fenced, *, fresh: bool = False) -> list[Effect]:
@@ -343,7 +348,7 @@ class SessionCore:
         """Durable heads make accepted events durable; a head of a later epoch means that the session joins again."""
         for head in message.heads:
             partition = self.partitions.get((head.topic, head.partition))
-            if partition is None:
+            if partition is None or partition.id in self.stopped:
                 continue
             if epoch_of(head.accepted) > partition.epoch:
                 if self._joined:
@@ -436,7 +441,7 @@ class SessionCore:
     def _transmit(self, partition: PartitionState, event: Event, previous: int) -> None:
         """Encode the event for the epoch joined and send it; while that is not possible, keep a copy of its bytes."""
         halted = self._halts and self.outcomes.failed is not None
-        if not self._joined or self.congested or partition.id in self._stale or halted:
+        if not self._joined or self.congested or partition.id in self._stale or partition.id in self.stopped or halted:
             event.keep()
             return
         own, own_bytes = self.past.own_beside(partition.id)
@@ -514,12 +519,11 @@ class SessionCore:
         same = partition.epoch == record.epoch
         for event in list(partition.flight.values()):
             position = positions.get(event.sequence)
-            seen = event.sends > 1 or (event.sends == 1 and not event.refused)
             if position is not None:
                 self._accept(partition, event, position)
             elif event.given_up:
                 self._answered(partition, event)
-            elif seen and not same and not record.resend:
+            elif event.may_be_seen and not same and not record.resend:
                 self._answered(partition, event)
                 problem = (
                     f"event {event.sequence} of producer {self.producer!r} was sent, and its epoch ended without it"
@@ -540,8 +544,13 @@ class SessionCore:
         def is_lost(event: Event) -> bool:
             if event.position:
                 return ends.is_lost(event.position)
-            seen = event.sends > 1 or (event.sends == 1 and not event.refused)
-            return seen and not same and not record.resend and event.sequence not in standing and not event.given_up
+            return (
+                event.may_be_seen
+                and not same
+                and not record.resend
+                and event.sequence not in standing
+                and not event.given_up
+            )
 
         lost = partition.kept.take_lost(is_lost)
         for call in partition.stop_waiting({event.position for event in lost if event.position}):
@@ -589,19 +598,32 @@ class SessionCore:
         problem = f"producer {self.producer!r} was fenced, and the connection went before the answer came"
         return self.give_up(OutcomeUnknown(problem, remedy="Look for it in the topic: it may stand"))
 
+    def _stand_still(self, key: PartitionId) -> None:
+        """The partition has stopped. What nobody can have seen fails with the reason. What is accepted, or may be, stands once the
+        partition is back, or is lost: it is settled then.
+        """
+        partition, error = self.partitions[key], self.stopped[key].raised()
+        for event in [event for event in partition.flight.values() if not event.may_be_seen]:
+            self._answered(partition, event)
+            self._turn_down(event, error)
+        self._fail_waiting(key, error)
+
     def _forget(self, key: PartitionId) -> None:
-        """The partition has stopped, or its topic is gone."""
-        partition, stopped = self.partitions.pop(key), self.stopped.get(key)
-        error: ParamstreamError = UnknownTopic(
+        """The partition's topic is gone."""
+        partition = self.partitions.pop(key)
+        error = UnknownTopic(
             "the topic was deleted", partition=key[1], remedy="Create it again, and open a new publisher"
         )
-        if stopped is not None:
-            error = stopped.raised()
         for event in list(partition.flight.values()):
             self._answered(partition, event)
             self._turn_down(event, error)
         for _, _, call in partition.awaiting:
             self.outcomes.lost(call, error)
+        self._fail_waiting(key, error)
+        self.past.forget(key)
+
+    def _fail_waiting(self, key: PartitionId, error: ParamstreamError) -> None:
+        """What waits for its turn in the partition will not have it."""
         for event in [event for event in self._renewals.waiting if event.partition == key]:
             self._renewals.waiting.remove(event)
             self._turn_down(event, error)
@@ -611,7 +633,6 @@ class SessionCore:
                 self.outcomes.fail(call, error)
                 self._queue.drop(call)
         self._stale.discard(key)
-        self.past.forget(key)
 
     def _join_again_if_drained(self) -> None:
         """Join again once this connection owes no answer for any stale partition: an event may not be on the wire twice."""

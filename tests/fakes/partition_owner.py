@@ -21,6 +21,7 @@ from paramstream.transport.calls import (
     PrepareCommit,
     PreparedCommit,
     SealedVersion,
+    StoppedPartition,
     Unconfirmed,
 )
 from paramstream.transport.messages import Ack, Heads, Heartbeat, Refused
@@ -55,6 +56,8 @@ class PartitionOwner:
         self.partitions = {partition: OwnedPartition(partition) for partition in partitions}
         self.incarnations: dict[str, int] = {}
         self.joined: dict[PartitionId, dict[str, int]] = {partition: {} for partition in partitions}
+        self.stopped: dict[PartitionId, ParamstreamError] = {}
+        """Of these the log takes nothing more, and a join's answer says why."""
         self.refuse_next: ParamstreamError | None = None
         """The next event that follows on is refused with this."""
 
@@ -71,7 +74,11 @@ class PartitionOwner:
         if self.incarnations[call.name] != call.incarnation:
             raise Fenced(f"producer {call.name!r} has a newer session")
         asked = {(u.topic, u.partition): u for u in call.unconfirmed}
-        return Joined(tuple(self._join(partition, call, asked) for partition in self.partitions.values()))
+        well = [partition for key, partition in self.partitions.items() if key not in self.stopped]
+        return Joined(
+            tuple(self._join(partition, call, asked) for partition in well),
+            tuple(StoppedPartition(*partition, WireError.of(error)) for partition, error in self.stopped.items()),
+        )
 
     def _join(self, partition: OwnedPartition, call: Join, asked: Mapping[PartitionId, Unconfirmed]) -> JoinedPartition:
         self.joined[partition.id][call.name] = call.incarnation

@@ -14,12 +14,13 @@ from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.applying import IDLE_STAGED_S
 from paramstream.consumers.replica import Replica
 from paramstream.consumers.status import STALE_S
-from paramstream.errors import EventLost, InvalidEvent, StorageFull, VersionNotHeld
+from paramstream.errors import CorruptLog, EventLost, InvalidEvent, StorageFull, VersionNotHeld
 from paramstream.events.codec import decode_event
 from paramstream.events.digest import partition_of
 from paramstream.events.kinds import Commit
 from paramstream.tiers.store import TieredStore
-from paramstream.transport.messages import Heads, Heartbeat
+from paramstream.transport.messages import Demoted, Heads, Heartbeat
+from paramstream.transport.wire import WireError
 
 
 def tensors(value: float, count: int = 3) -> dict[str, npt.NDArray[np.float32]]:
@@ -249,6 +250,24 @@ def test_a_version_larger_than_the_store_stops_the_weights_and_names_the_bytes(b
         assert replica.get("k") == b"goes on"
         with pytest.raises(StorageFull):
             replica.wait_version(1, timeout=1.0)
+
+
+def test_a_partition_that_stopped_with_its_broker_goes_on_with_the_next_one(
+    broker: FakeBroker, replica: Replica
+) -> None:
+    broker.state.put(b"k", b"old")
+    broker.settle()
+    failed = WireError.of(CorruptLog("a sync failed"))
+    broker.handler.message(Demoted(*broker.state.partition, broker.state.position, 0, failed))
+    broker.handler.drained()
+    assert list(replica.status().stopped) == [("model", 0)]
+    for name, value in (("broker-1", b"old"), ("broker-2", b"new")):
+        broker.disconnect()
+        broker.state.put(b"k", b"new")
+        broker.name = name
+        broker.connect()
+        assert replica.get("k") == value
+    assert not replica.status().stopped
 
 
 def test_a_topic_with_another_id_is_served_once_it_has_a_version(broker: FakeBroker, replica: Replica) -> None:

@@ -327,6 +327,39 @@ def test_events_of_a_deleted_topic_fail_and_others_go_on(world: World) -> None:
     assert kept.accepted
 
 
+def test_what_may_stand_in_a_stopped_partition_is_settled_once_it_is_back(world: World) -> None:
+    safe, shaky = world.put(P, b"safe"), world.put(P, b"shaky")
+    world.settle()
+    unanswered = world.put(P, b"unanswered")
+    world.disconnect(arrived=1)
+    unsent = world.put(P, b"unsent")
+    world.owner.stopped[P] = StorageFull("no space")
+    world.connect()
+    assert [call.outcome() for call in (safe, shaky, unanswered)] == ["accepted", "accepted", "unknown"]
+    assert isinstance(unsent.error, StorageFull)
+    world.put(Q)
+    assert world.on_wire()[-1] == (0, 3), "order: it may not go before what it follows on is known"
+    world.disconnect()
+    world.owner.stopped.clear()
+    world.owner.takeover(P, lose=2)
+    world.connect()
+    world.settle()
+    assert [call.outcome() for call in (safe, shaky, unanswered)] == ["durable", "lost", "lost"]
+
+
+def test_what_stands_in_a_stopped_partition_is_what_later_events_depend_on(world: World) -> None:
+    world.put(P)
+    world.settle()
+    world.disconnect()
+    world.owner.stopped[P] = StorageFull("no space")
+    world.connect()
+    world.put(Q)
+    assert decode_vector(world.sent[-1].head.own) == VersionVector({P: position(1, 1)})
+    world.owner.takeover(P)
+    world.sync()
+    assert not world.join_wanted, "a join would tell nothing new"
+
+
 def test_every_event_says_up_to_where_the_session_has_answers(world: World) -> None:
     world.put(P)
     world.put(P)
