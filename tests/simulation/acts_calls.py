@@ -46,7 +46,7 @@ def jump(world: World, chance: random.Random) -> None:
         for topic in world.topics:
             if topic.weights in consumer.follows and consumer.is_connected:
                 core = world.owner_for(consumer, topic.weights)
-                at = None if core is None else core.describe(0, world.clock.now_ns)
+                at = None if core is None else core.describe(core.state.start, world.clock.now_ns)
                 if at is not None and consumer.jump(at):
                     world.trace.note(f"{consumer.name} jumps to {at.latest:x} of {topic.weights}")
 

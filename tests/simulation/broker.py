@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 import msgspec
 
@@ -11,38 +13,79 @@ from paramstream.brokers.checks import Role
 from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
+from paramstream.brokers.retention import Lease, LogUse
 from paramstream.consistency.vector import PartitionId
-from paramstream.errors import OutcomeUnknown
-from paramstream.events.codec import decode_event
-from paramstream.transport.calls import DescribePartitions, Join, Joined, PartitionRecord, Unconfirmed
-from paramstream.transport.messages import Credit, Fetch, Fetched, Follow, Heads, Heartbeat, Report, Unfollow
-from paramstream.transport.wire import Message
+from paramstream.errors import BindFailed, CorruptLog, LogTruncated, OutcomeUnknown, ParamstreamError, StorageFull
+from paramstream.events.codec import Buffer, decode_event, position_of
+from paramstream.transport.calls import (
+    DescribePartitions,
+    Join,
+    Joined,
+    ListTopics,
+    PartitionRecord,
+    StoppedPartition,
+    Unconfirmed,
+)
+from paramstream.transport.messages import (
+    Credit,
+    Demoted,
+    Fetch,
+    Fetched,
+    Follow,
+    Heads,
+    Heartbeat,
+    Refused,
+    Report,
+    Unfollow,
+)
+from paramstream.transport.wire import Message, WireError
 
-from .disk import Disk, SimLog
+from .disk import Disk, WatchedLog, WatchedPartition
+from .files import Killed
 from .network import Asked, Connection, FetchedFrames, Item, Told
 from .topics import SimTopic
 
 RING_BYTES = 1500
 """Small, so that followers fall out of it."""
 
-BASE_EVERY = 25
-"""Records between bases, as a full segment would have it."""
+RETAINED = 2
+"""Versions that the log keeps, however full it is."""
 
 
 @dataclass
 class Owned:
     core: PartitionCore
     fanout: FanOutCore
-    log: SimLog
+    log: WatchedPartition
     shown: int = 0
-    since_base: int = 0
+    error: ParamstreamError | None = None
+    """Why its log takes nothing more."""
+
+
+P = ParamSpec("P")
+
+
+def while_alive(method: Callable[Concatenate[SimBroker, P], None]) -> Callable[Concatenate[SimBroker, P], None]:
+    """Does nothing once the process was killed, and ends where it is killed amidst it."""
+
+    def guarded(broker: SimBroker, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not broker.is_dead:
+            try:
+                method(broker, *args, **kwargs)
+            except Killed:
+                broker.is_dead = True
+
+    return guarded
 
 
 class SimBroker:
     """From one start to its end. `now` gives seconds that only go forward."""
 
     def __init__(self, disk: Disk, topics: Iterable[SimTopic], incarnations: Mapping[str, int]) -> None:
+        self.name = f"broker-{disk.starts}"
         self._disk = disk
+        self.leases: Callable[[PartitionId], list[Lease]] = lambda partition: []
+        """What replicas report that they need of a partition."""
         self._topics = list(topics)
         self._incarnations = incarnations
         self.owned: dict[PartitionId, Owned] = {}
@@ -50,32 +93,74 @@ class SimBroker:
         self._waiting: list[tuple[dict[PartitionId, int], Callable[[], None]]] = []
         self.now = 0.0
         self.log_has_room = True
+        self.is_dead = False
+        """The process was killed amidst something, or could not start."""
+        self._log: WatchedLog | None = None
 
     @property
     def _ns(self) -> int:
         return int(self.now * 1e9)
 
+    @property
+    def is_sick(self) -> bool:
+        """Whoever runs it has to start it again."""
+        return self.is_dead or any(owned.error is not None for owned in self.owned.values())
+
+    def core(self, partition: PartitionId) -> PartitionCore | None:
+        """None where its log takes nothing more."""
+        owned = self.owned.get(partition)
+        return owned.core if owned is not None and owned.error is None else None
+
+    @while_alive
     def start(self, now: float, clock_s: float, nonces: Iterable[int]) -> None:
         """Take over every partition, as far as there are `nonces` (a start may be cut short)."""
         self.now = now
+        try:
+            self._log = self._disk.open()
+        except (BindFailed, CorruptLog, StorageFull):
+            self.is_dead = True
+            return
         partitions = [(topic, number) for topic in self._topics for number in range(topic.partitions + 1)]
         for (topic, number), nonce in zip(partitions, nonces, strict=False):
             role: Role = "weights" if number == topic.partitions else "state"
-            self._open((topic.id, number), PartitionSettings(role, topic.persistence, 8, topic.name), clock_s, nonce)
+            self._open(
+                (topic.id, number), PartitionSettings(role, topic.persistence, RETAINED, topic.name), clock_s, nonce
+            )
 
     def _open(self, partition: PartitionId, settings: PartitionSettings, clock_s: float, nonce: int) -> None:
-        log = self._disk.log(partition)
+        assert self._log is not None
+        log = self._log.open(partition)
         core = PartitionCore(partition, settings)
-        core.recover(*log.recovered())
-        log.append(core.claim(max(log.claims(), default=0), clock_s, nonce, "owner"))
-        for effect in core.open(int(clock_s * 1e9), self._ns, self._disk.boot, 0):
-            if isinstance(effect, Append):
-                log.append(effect.frame)
-        core.synced(log.sync())
-        self.owned[partition] = Owned(core, FanOutCore(RING_BYTES), log, core.accepted)
+        owned = self.owned[partition] = Owned(core, FanOutCore(RING_BYTES), log)
+        try:
+            recovered = log.recover()
+            core.recover(recovered.base, recovered.records)
+            core.reread(log.claim(core.claim(recovered.last_claim, clock_s, nonce, "owner")))
+            for effect in core.open(int(clock_s * 1e9), self._ns, self._log.boot, self._log.failed_writes):
+                if isinstance(effect, Append):
+                    log.append(effect.frame)
+            core.synced(log.sync())
+        except (CorruptLog, StorageFull) as error:
+            owned.error = error
+        owned.shown = core.accepted
+        core.trimmed(log.start)
+
+    @while_alive
+    def stop(self) -> None:
+        """Sync, and give the log back."""
+        if self._log is not None:
+            with suppress(CorruptLog, StorageFull):
+                self._log.close()
+
+    @while_alive
+    def check(self) -> None:
+        """Once all has settled: what readers are given of the log is what stands."""
+        for owned in self.owned.values():
+            owned.log.check()
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 
+    @while_alive
     def received(self, connection: Connection, item: Item) -> None:
         match item:
             case bytes():
@@ -84,8 +169,13 @@ class SimBroker:
                 self._join(connection, join)
             case Asked(call=DescribePartitions() as call):
                 connection.answer(Told(call, self.describe(call)))
+            case Asked(call=ListTopics() as call):
+                connection.answer(Told(call, [topic.record for topic in self._topics]))
             case Follow():
                 owned = self.owned[item.topic, item.partition]
+                if owned.error is not None:
+                    connection.answer(Demoted(item.topic, item.partition, item.after, 0, WireError.of(owned.error)))
+                    return
                 connection.follows.add((item.topic, item.partition))
                 heads, ends = owned.core.heads(self._ns), owned.core.ends
                 self._send_all(owned, owned.fanout.follow(connection.id, item, heads, ends))
@@ -101,14 +191,22 @@ class SimBroker:
                 raise AssertionError(item)
 
     def describe(self, call: DescribePartitions) -> list[PartitionRecord]:
-        return [self.owned[call.topic, number].core.describe(0, self._ns) for number in call.partitions or ()]
+        """Of those that are well."""
+        asked = [self.owned[call.topic, number] for number in call.partitions or ()]
+        return [owned.core.describe(owned.log.start, self._ns) for owned in asked if owned.error is None]
 
+    @while_alive
     def fetch(self, connection: Connection, fetch: Fetch, count: int) -> None:
         owned = self.owned[fetch.topic, fetch.partition]
-        frames = owned.log.read(fetch.after, owned.shown, count)
-        end = frames[-1].position if frames else fetch.after
-        answer = Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, owned.shown, None)
-        connection.fetched.append(FetchedFrames(answer, [memoryview(frame.buffer) for frame in frames]))
+        frames, wire = list[memoryview](), None
+        try:
+            batch = owned.log.read(fetch.after, fetch.max_bytes)
+            frames = [frame for frame in batch.frames if position_of(frame) <= owned.shown][:count]
+        except (LogTruncated, CorruptLog) as error:
+            wire = WireError.of(error)
+        end = position_of(frames[-1]) if frames else fetch.after
+        answer = Fetched(fetch.id, fetch.topic, fetch.partition, len(frames), end, owned.shown, wire)
+        connection.fetched.append(FetchedFrames(answer, frames))
 
     def forget(self, connection: Connection) -> None:
         """All that the connection brought is taken."""
@@ -119,8 +217,15 @@ class SimBroker:
     def _event(self, connection: Connection, data: bytes) -> None:
         frame = decode_event(bytearray(data))
         owned = self.owned[frame.partition_id]
-        self._perform(
-            owned, owned.core.sequence(frame, Origin(connection.id, connection.serial), self._ns, self.log_has_room)
+        if owned.error is None:
+            room = self.log_has_room and self._has_room(frame.nbytes)
+            origin = Origin(connection.id, connection.serial)
+            if self._perform(owned, owned.core.sequence(frame, origin, self._ns, room)):
+                return
+        assert owned.error is not None
+        head = frame.head
+        connection.answer(
+            Refused(*frame.partition_id, head.incarnation, head.sequence, head.previous, WireError.of(owned.error))
         )
 
     def _join(self, connection: Connection, join: Join) -> None:
@@ -129,13 +234,19 @@ class SimBroker:
             return
         connection.has_joined = True
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in join.unconfirmed}
-        cores = {partition: owned.core for partition, owned in self.owned.items()}
+        cores = {partition: owned.core for partition, owned in self.owned.items() if owned.error is None}
+        stopped = [
+            StoppedPartition(*partition, WireError.of(owned.error))
+            for partition, owned in self.owned.items()
+            if owned.error is not None
+        ]
         try:
             joined = Joined(
                 tuple(
                     core.join(join.name, join.incarnation, unconfirmed.get(p), connection.serial)
                     for p, core in cores.items()
-                )
+                ),
+                tuple(stopped),
             )
         except OutcomeUnknown:
             return  # over a connection that the session has left: nobody takes the answer
@@ -145,11 +256,40 @@ class SimBroker:
 
     # --- what goes on by itself -------------------------------------------------------------------------------------------
 
+    @while_alive
     def sync(self, partition: PartitionId) -> None:
         owned = self.owned[partition]
-        self._perform(owned, owned.core.synced(owned.log.sync()))
+        if owned.error is not None:
+            return
+        try:
+            durable = owned.log.sync()
+        except (CorruptLog, StorageFull) as error:
+            owned.error = error
+        else:
+            self._perform(owned, owned.core.synced(durable))
         self._give_answers()
 
+    @while_alive
+    def trim(self) -> None:
+        """What nobody needs leaves the log, as `brokers.trimming` has it."""
+        assert self._log is not None
+        use = LogUse(self._log.nbytes, self._log.limit)
+        for partition, owned in self.owned.items():
+            if owned.error is not None:
+                continue
+            floor = owned.core.trim_floor(self.leases(partition), use, self._ns)
+            if floor > owned.log.start:
+                owned.core.trimmed(owned.log.cut(floor))
+
+    def _has_room(self, nbytes: int) -> bool:
+        assert self._log is not None
+        if self._log.nbytes + nbytes > self._log.limit:
+            for partition in self.owned:
+                self.sync(partition)
+            self.trim()
+        return self._log.nbytes + nbytes <= self._log.limit
+
+    @while_alive
     def beat(self) -> None:
         heads = {partition: owned.core.heads(self._ns) for partition, owned in self.owned.items()}
         for connection in list(self.connections.values()):
@@ -160,6 +300,7 @@ class SimBroker:
             ]
             connection.answer(Heartbeat(tuple(told)))
 
+    @while_alive
     def retry(self) -> None:
         for owned in self.owned.values():
             self._send_all(owned, owned.fanout.retry())
@@ -171,12 +312,13 @@ class SimBroker:
 
     # --- what the cores decided ---------------------------------------------------------------------------------------------
 
-    def _perform(self, owned: Owned, effects: Iterable[Effect]) -> None:
+    def _perform(self, owned: Owned, effects: Iterable[Effect]) -> bool:
+        """False where the log does not take what was to be appended: that is neither answered nor fanned out."""
         for effect in effects:
             match effect:
                 case Append():
-                    owned.log.append(effect.frame)
-                    owned.since_base += 1
+                    if not self._append(owned, effect.frame):
+                        return False
                 case FanOut():
                     owned.shown = effect.position
                     self._send_all(owned, owned.fanout.accepted(effect.frame, effect.position))
@@ -184,9 +326,16 @@ class SimBroker:
                     connection = self.connections.get(effect.peer)
                     if connection is not None:
                         connection.answer(effect.message)
-        if owned.since_base >= BASE_EVERY:
-            owned.since_base = 0
-            owned.log.append(owned.core.base())
+        if owned.log.wants_base and owned.core.durable == owned.core.sequenced:
+            self._append(owned, owned.core.base())
+        return True
+
+    def _append(self, owned: Owned, frame: Buffer) -> bool:
+        try:
+            owned.log.append(frame)
+        except (CorruptLog, StorageFull) as error:
+            owned.error = error
+        return owned.error is None
 
     def _send_all(self, owned: Owned, sends: Iterable[Send]) -> None:
         for send in sends:
@@ -203,8 +352,12 @@ class SimBroker:
     def _give_answers(self) -> None:
         still: list[tuple[dict[PartitionId, int], Callable[[], None]]] = []
         for needs, give in self._waiting:
-            if all(self.owned[partition].core.durable >= at for partition, at in needs.items()):
+            if all(self._is_settled(self.owned[partition], at) for partition, at in needs.items()):
                 give()
             else:
                 still.append((needs, give))
         self._waiting = still
+
+    @staticmethod
+    def _is_settled(owned: Owned, at: int) -> bool:
+        return owned.error is not None or owned.core.durable >= at

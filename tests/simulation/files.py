@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,8 +21,8 @@ from paramstream.eventlog.files import Disk
 BLOCK = 512
 
 
-class Killed(Exception):
-    """The process was killed amidst an operation: nothing of it goes on."""
+class Killed(BaseException):
+    """The process was killed amidst an operation. No error: nobody handles it."""
 
 
 @dataclass(eq=False)
@@ -36,6 +36,8 @@ class Node:
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
         end = offset + len(data)
+        if not data:
+            return
         if len(self.shown) < offset:
             self.resize(offset)
         self.shown[offset:end] = data
@@ -55,7 +57,7 @@ class Node:
     def fail_sync(self, chance: random.Random) -> None:
         """Some blocks are stored; nobody will ever store the others, unless they are written again."""
         kept = chance.choice((0.0, 0.5, 1.0))
-        self._store({block for block in self.dirty if chance.random() < kept}, chance.random() < 0.5)
+        self._store({block for block in sorted(self.dirty) if chance.random() < kept}, chance.random() < 0.5)
         self.dirty.clear()
 
     def evict(self) -> None:
@@ -66,11 +68,13 @@ class Node:
                 self.shown[at:end] = bytes(self.stored[at:end]).ljust(end - at, b"\0")
 
     def fail_power(self, chance: random.Random) -> None:
+        """Of what was not synced any blocks are there, and the file ends anywhere between its two lengths."""
+        before = bytes(self.stored)
         kept, old, new = chance.choice((0.0, 0.5, 1.0)), len(self.stored), len(self.shown)
         length = chance.choice((old, new, chance.randint(min(old, new), max(old, new))))
-        self._store({block for block in self.dirty if chance.random() < kept})
+        self._store({block for block in sorted(self.dirty) if chance.random() < kept})
         del self.stored[length:]
-        self.stored.extend(bytes(length - len(self.stored)))
+        self.stored.extend(before[new:length].ljust(length - len(self.stored), b"\0"))
         self.shown = bytearray(self.stored)
         self.dirty.clear()
 
@@ -87,127 +91,122 @@ class Node:
 
 
 @dataclass
-class Faults:
-    """How often operations fail: chances of each call."""
+class Fault:
+    """Something that fails soon, once or a few times."""
 
-    write: float = 0.0
-    sync: float = 0.0
-    create: float = 0.0
-    truncate: float = 0.0
-    sync_folder: float = 0.0
-    full: float = 0.0
-    """That the disk is full from here on, for a few calls that need room."""
-
-    @classmethod
-    def of_some_world(cls, chance: random.Random) -> Faults:
-        """Most disks are sound; of the others each has troubles of its own."""
-        if chance.random() < 0.5:
-            return cls()
-        often = chance.choice((0.003, 0.01, 0.03))
-        return cls(*(often * chance.choice((0.0, 1.0, 1.0, 3.0)) for _ in range(6)))
+    operation: str
+    """"write", "sync", "create", "truncate" or "sync folder"; "grow" is whatever needs room."""
+    code: int
+    after: int
+    """How many such operations succeed first."""
+    times: int
+    chance: random.Random
+    """What a failing operation has done all the same."""
 
 
 Change = Callable[[dict[str, Node | None]], None]
 
 
 class SimFiles(Disk):
-    """A `Disk` without a system call. Folders are nodes of None. Deterministic by its `chance`."""
+    """A `Disk` without a system call. It fails where it is told to; folders are nodes of None."""
 
-    def __init__(self, chance: random.Random, faults: Faults | None = None) -> None:
-        self._chance = chance
-        self.faults = Faults() if faults is None else faults
-        self.calm = False
-        """No more faults."""
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
         self.failed: set[str] = set()
         """Names of the folders in which something has failed in this process's life."""
-        self._full_for = 0
-        self._kill_in = 0
+        self._kill: tuple[int, random.Random] | None = None
         self._dead = False
         self._handles: dict[int, tuple[Path, Node]] = {}
         self._numbers = count(3)
         self._locked: dict[str, int] = {}
-        self._now: dict[str, Node | None] = {}
-        self._safe: dict[str, Node | None] = {}
+        self._now: dict[str, Node | None] = {"/": None}
+        self._safe: dict[str, Node | None] = {"/": None}
         self._changes: list[tuple[str, Change]] = []
         """(folder, change of its names) that no sync covers, in order."""
 
+    def mend(self) -> None:
+        """Nothing fails any more that has not failed yet."""
+        self.faults.clear()
+        if not self._dead:
+            self._kill = None
+
     # --- what ends a process ----------------------------------------------------------------------------------------------
 
-    def kill_in(self, operations: int) -> None:
-        """The process is killed amidst one of its next operations."""
-        self._kill_in = operations
+    def kill_in(self, operations: int, chance: random.Random) -> None:
+        """The process is killed amidst one of its next operations, which raises `Killed` then, as all that follow do."""
+        self._kill = operations, chance
 
-    def kill(self) -> None:
+    def kill(self, chance: random.Random) -> None:
         """The process is gone: its files are closed, its locks are free, and what it wrote is shown on."""
         self._handles.clear()
         self._locked.clear()
         self.failed.clear()
-        self._kill_in, self._dead = 0, False
-        if self._chance.random() < 0.3:
-            for node in self._nodes():
+        self._kill, self._dead = None, False
+        if chance.random() < 0.3:
+            for node in self._nodes(self._now):
                 node.evict()
 
-    def fail_power(self) -> None:
-        self.kill()
-        all_or_some = self._chance.random() < 0.5
-        names = dict(self._safe)
-        stopped = set[str]()
+    def fail_power(self, chance: random.Random) -> None:
+        self.kill(chance)
+        self.faults.clear()
+        names, has_journal, ended = dict(self._safe), chance.random() < 0.5, set[str]()
         for folder, change in self._changes:
             # A journal keeps the changes of a folder in order; without one any of them may be there.
-            if folder in stopped or self._chance.random() < 0.5:
-                if all_or_some:
-                    stopped.add(folder)
-                continue
-            change(names)
+            if folder in ended or chance.random() < 0.5:
+                if has_journal:
+                    ended.add(folder)
+            else:
+                change(names)
         self._changes.clear()
-        for node in {id(node): node for node in (*self._nodes(), *names.values()) if node is not None}.values():
-            node.fail_power(self._chance)
-        self._now = {name: node for name, node in names.items() if _parent(name) in names or name == "/"}
+        for node in self._nodes({**self._now, **names}):
+            node.fail_power(chance)
+        self._now = {"/": None}
+        for name in sorted(names):
+            if _parent(name) in self._now:
+                self._now[name] = names[name]
         self._safe = dict(self._now)
-        self._full_for = 0
 
-    def _nodes(self) -> list[Node]:
-        return [node for node in self._now.values() if node is not None]
+    @staticmethod
+    def _nodes(names: dict[str, Node | None]) -> list[Node]:
+        return list({id(node): node for node in names.values() if node is not None}.values())
 
     # --- what fails -----------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> bool:
-        """True where the process is killed amidst the operation that begins here."""
+    def _begin(self) -> random.Random | None:
+        """Chance, where the process is killed amidst the operation that begins here."""
         if self._dead:
             raise Killed
-        if self._kill_in:
-            self._kill_in -= 1
-            self._dead = not self._kill_in
-        return self._dead
-
-    def _fails(self, path: Path, chance: float, *, grows: bool = False) -> OSError | None:
-        if self.calm:
-            self._full_for = 0
+        if self._kill is None:
             return None
-        if grows and not self._full_for and self._chance.random() < self.faults.full:
-            self._full_for = self._chance.choice((1, 2, 5, 30))
-        code = 0
-        if grows and self._full_for:
-            self._full_for -= 1
-            code = errno.ENOSPC
-        elif chance and self._chance.random() < chance:
-            code = errno.EIO
-        if not code:
-            return None
-        self.failed.add(path.parent.name)
-        return OSError(code, os.strerror(code), str(path))
+        left, chance = self._kill
+        self._kill = left - 1, chance
+        self._dead = left <= 1
+        return chance if self._dead else None
 
-    def _check(self, path: Path, chance: float, *, grows: bool = False) -> None:
-        if self._begin():
+    def _fails(self, operations: Sequence[str], path: Path, folder: Path) -> tuple[OSError, random.Random] | None:
+        for fault in self.faults:
+            if fault.operation in operations:
+                if fault.after:
+                    fault.after -= 1
+                    continue
+                fault.times -= 1
+                if not fault.times:
+                    self.faults.remove(fault)
+                self.failed.add(folder.name)
+                return OSError(fault.code, os.strerror(fault.code), str(path)), fault.chance
+        return None
+
+    def _check(self, path: Path, folder: Path, *operations: str) -> None:
+        if self._begin() is not None:
             raise Killed
-        failure = self._fails(path, chance, grows=grows)
+        failure = self._fails(operations, path, folder)
         if failure is not None:
-            raise failure
+            raise failure[0]
 
     # --- files ------------------------------------------------------------------------------------------------------------------
 
     def create(self, path: Path) -> int:
-        self._check(path, self.faults.create, grows=True)
+        self._check(path, path.parent, "create", "grow")
         if str(path) in self._now:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         return self._create(path)
@@ -215,13 +214,12 @@ class SimFiles(Disk):
     def _create(self, path: Path) -> int:
         if str(path.parent) not in self._now:
             raise _not_found(path)
-        node, name = Node(), str(path)
-        self._change(path.parent, lambda names: names.update({name: node}))
+        node = Node()
+        self._add(path, node)
         return self._handle(path, node)
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        if self._begin():
-            raise Killed
+        self._check(path, path.parent)
         node = self._now.get(str(path))
         if node is None:
             raise _not_found(path)
@@ -230,7 +228,7 @@ class SimFiles(Disk):
     def open_or_create(self, path: Path) -> int:
         if str(path) in self._now:
             return self.open(path)
-        self._check(path, self.faults.create, grows=True)
+        self._check(path, path.parent, "create", "grow")
         return self._create(path)
 
     def _handle(self, path: Path, node: Node) -> int:
@@ -250,15 +248,18 @@ class SimFiles(Disk):
 
     def write(self, handle: int, data: memoryview, offset: int) -> None:
         path, node = self._handles[handle]
-        if self._begin():
-            node.write(data[: self._chance.randint(0, len(data))], offset)
+        killed = self._begin()
+        if killed is not None:
+            node.write(data[: killed.randint(0, len(data))], offset)
             raise Killed
-        failure = self._fails(path, self.faults.write, grows=offset + len(data) > len(node.shown))
+        grows = offset + len(data) > len(node.shown)
+        failure = self._fails(("write", "grow") if grows else ("write",), path, path.parent)
         if failure is None:
             node.write(data, offset)
             return
-        node.write(data[: self._chance.choice((0, self._chance.randrange(len(data))))], offset)
-        raise failure
+        error, chance = failure
+        node.write(data[: chance.choice((0, chance.randrange(len(data))))], offset)
+        raise error
 
     def read(self, handle: int, nbytes: int, offset: int) -> bytes:
         if self._dead:
@@ -268,19 +269,22 @@ class SimFiles(Disk):
 
     def sync(self, handle: int) -> None:
         path, node = self._handles[handle]
-        if self._begin():
-            if self._chance.random() < 0.5:
+        killed = self._begin()
+        if killed is not None:
+            if killed.random() < 0.5:
                 node.sync()
             raise Killed
-        failure = self._fails(path, self.faults.sync)
-        if failure is not None:
-            node.fail_sync(self._chance)
-            raise failure
-        node.sync()
+        failure = self._fails(("sync",), path, path.parent)
+        if failure is None:
+            node.sync()
+            return
+        error, chance = failure
+        node.fail_sync(chance)
+        raise error
 
     def truncate(self, handle: int, nbytes: int) -> None:
         path, node = self._handles[handle]
-        self._check(path, self.faults.truncate)
+        self._check(path, path.parent, "truncate")
         node.resize(nbytes)
 
     def size(self, path: Path) -> int:
@@ -295,7 +299,7 @@ class SimFiles(Disk):
     # --- names ------------------------------------------------------------------------------------------------------------------
 
     def sync_folder(self, path: Path) -> None:
-        self._check(path / ".", self.faults.sync_folder)
+        self._check(path, path, "sync folder")
         folder = str(path)
         for of, change in self._changes:
             if of == folder:
@@ -311,16 +315,13 @@ class SimFiles(Disk):
         return self._now.get(str(path), self) is None
 
     def make_folder(self, path: Path) -> None:
-        if self._begin():
-            raise Killed
+        self._check(path, path.parent)
         for folder in (*reversed(path.parents), path):
-            name = str(folder)
-            if name not in self._now:
-                self._change(folder.parent, lambda names, name=name: names.update({name: None}))
+            if str(folder) not in self._now:
+                self._add(folder, None)
 
     def rename(self, old: Path, new: Path) -> None:
-        if self._begin():
-            raise Killed
+        self._check(old, old.parent)
         node, before, after = self._now[str(old)], str(old), str(new)
         assert node is not None, "no topic is dropped here"
 
@@ -331,13 +332,25 @@ class SimFiles(Disk):
         self._change(old.parent, change)
 
     def unlink(self, path: Path) -> None:
-        if self._begin():
-            raise Killed
-        if str(path) in self._now:
-            self._change(path.parent, lambda names: names.pop(str(path), None) and None)
+        self._check(path, path.parent)
+        name = str(path)
+
+        def change(names: dict[str, Node | None]) -> None:
+            names.pop(name, None)
+
+        if name in self._now:
+            self._change(path.parent, change)
 
     def remove_folder(self, path: Path) -> None:
         raise AssertionError("no topic is dropped here")
+
+    def _add(self, path: Path, node: Node | None) -> None:
+        name = str(path)
+
+        def change(names: dict[str, Node | None]) -> None:
+            names[name] = node
+
+        self._change(path.parent, change)
 
     def _change(self, folder: Path, change: Change) -> None:
         change(self._now)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from paramstream.consistency.gate import Ordering
-from paramstream.consistency.position import epoch_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
-from paramstream.errors import StorageFull, VersionConflict
+from paramstream.errors import CorruptLog, StorageFull, VersionConflict
 from paramstream.events.codec import EventFrame
 from paramstream.events.kinds import Commit, Delete, Put
 from paramstream.events.validate import put_values
@@ -39,12 +38,14 @@ def problems(world: World) -> list[str]:
         safety_problems(world)
         + _named("state", (p for c in world.consumers for p in _state(world, c)))
         + _named("served", (p for c in world.consumers for p in _served(world, c)))
+        + _named("stopped", (f"{c.name} at {p}: {e}" for c in world.consumers for p, e in c.stopped.items()))
     )
 
 
 def safety_problems(world: World) -> list[str]:
     """All that is broken, at any moment."""
-    found = _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
+    found = _named("log", (problem for log in world.disk.logs.values() for problem in log.problems))
+    found += _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
     for consumer in world.consumers:
         found += _named("delivery", consumer.told_problems())
         found += _named("seen once", _seen_once(world, consumer))
@@ -53,7 +54,6 @@ def safety_problems(world: World) -> list[str]:
             if consumer.ordering is Ordering.CAUSAL:
                 found += _named("causal order", _causal_order(world, life))
         found += _named("durable only", _durable_only(consumer))
-        found += _named("stopped", (f"{consumer.name} at {p}: {e}" for p, e in consumer.stopped.items()))
     return found
 
 
@@ -85,7 +85,9 @@ def _outcomes(world: World) -> Iterable[str]:
                 yield f"{made.write} was durable and stands in {there} of {list(made.keys)}"
             if made.outcomes[-1:] == ["lost"] and len(there) == len(made.keys):
                 yield f"{made.write} was lost and stands whole"
-            if made.outcomes[-1:] == ["refused"] and not isinstance(made.call.error, StorageFull | VersionConflict):
+            if made.outcomes[-1:] == ["refused"] and not isinstance(
+                made.call.error, StorageFull | CorruptLog | VersionConflict
+            ):
                 yield f"{made.write} was refused: {made.call.error}"
             if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
                 yield f"{made.write} was refused and stands whole"
@@ -129,17 +131,11 @@ def _seen_once(world: World, consumer: SimConsumer) -> Iterable[str]:
 
 def _pasts_stand(world: World) -> Iterable[str]:
     """No event names an own earlier write that was lost before its session joined the epoch that it went to."""
-    positions = {partition: {record.position for record in log.records()} for partition, log in world.disk.logs.items()}
-    # Every start of the broker opens one epoch of each partition.
-    starts = {partition: log.claims() for partition, log in world.disk.logs.items()}
     for partition, log in world.disk.logs.items():
         for frame in log.events():
-            start = starts[partition].index(frame.head.joined_epoch)
-            lost = [
-                (other, at)
-                for other, at in frame.stamp().own.items()
-                if at not in positions[other] and starts[other].index(epoch_of(at)) < start
-            ]
+            start = log.starts[frame.head.joined_epoch]
+            own = frame.stamp().own.items()
+            lost = [(other, at) for other, at in own if world.disk.logs[other].lost.get(at, start + 1) <= start]
             if lost:
                 yield f"{writes_in(frame)} of {partition} rests on {lost}, which its producer knew to be lost"
 

@@ -35,6 +35,8 @@ class Peer(Protocol):
 class Server(Protocol):
     """The broker's end of its connections."""
 
+    name: str
+    """Another one at each start."""
     connections: dict[bytes, Connection]
 
     def received(self, connection: Connection, item: Item) -> None: ...

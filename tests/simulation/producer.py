@@ -144,6 +144,8 @@ class SimProducer:
         """One event in each partition of `keys`."""
         core = self.core
         assert core is not None
+        if not core.partitions.keys() >= keys.keys():
+            return  # A partition has stopped: the call raises at once.
         core.past.observe(seen)
         call = Call(tuple(keys), topic.persistence)
         write = self._made(call, keys, reads)
@@ -152,7 +154,7 @@ class SimProducer:
     def publish(self, topic: SimTopic, count: int, seen: VersionVector[int], reads: Collection[Part]) -> None:
         """A whole version, whose number goes up with `count`; its events go as their turn comes."""
         core = self.core
-        if core is None or self._stream is not None:
+        if core is None or self._stream is not None or topic.weights not in core.partitions:
             return
         core.past.observe(seen)
         version = version_of(count, (self.name, self.incarnation, len(self.made)))
@@ -189,7 +191,9 @@ class SimProducer:
     def _joined(self, join: Join, joined: Joined) -> None:
         if join.incarnation != self.incarnation:
             return
-        if self.core is None:
+        if self.core is None and joined.stopped:
+            pass  # Nobody can tell what the name has written there: its user opens it again once all is well.
+        elif self.core is None:
             self.core = SessionCore(self.name, self.incarnation, WINDOW_BYTES)
             self._do(self.core.joined(joined, fresh=True))
         else:

@@ -40,6 +40,8 @@ class World:
         persistence = self.stream("topics").sample(["write_back", "write_back", "write_through"], 2)
         self.topics = [SimTopic(1, "one", 2, persistence[0]), SimTopic(2, "two", 1, persistence[1])]  # type: ignore[arg-type]
         self.disk = Disk()
+        self.power_fails_next = False
+        """When the broker's process is killed amidst something."""
         self.incarnations: dict[str, int] = {}
         self.broker: SimBroker | None = None
         self.network = Network(self.clock, self.is_awake, self.stream("leftovers").choice([0.02, 0.2, 1.0]))
@@ -97,6 +99,7 @@ class World:
     def heal(self) -> bool:
         """No more faults: True once everybody has everything."""
         self.healing = True
+        self.disk.mend()
         self.asleep.clear()
         self.stalled.clear()
         chance = self.stream("heal")
@@ -236,6 +239,8 @@ class World:
         self.broker = SimBroker(self.disk, self.topics, self.incarnations)
         self.broker.start(self.clock.now, self.clock.wall_s, nonces)
         self.trace.note("the broker starts")
+        if self.broker.is_dead:
+            self.end_broker("power" if self.power_fails_next else "kill", chance)
 
     def end_broker(self, how: str, chance: random.Random) -> None:
         """`how`: "kill" (the log stays), "power" (what was not synced is cut) or "stop" (all is synced)."""
@@ -243,10 +248,11 @@ class World:
             return
         self.trace.note(f"the broker ends: {how}")
         if how == "stop":
-            for partition in self.broker.owned:
-                self.broker.sync(partition)
-        elif how == "power":
+            self.broker.stop()
+        if how == "power":
             self.disk.fail_power(chance)
+        else:
+            self.disk.kill(chance)
         broker, self.broker = self.broker, None
         self.network.end(broker, chance)
 
@@ -258,14 +264,14 @@ class World:
     @property
     def is_served(self) -> bool:
         """There is somebody to ask."""
-        return self.broker is not None
+        return self.broker is not None and not self.broker.is_sick
 
     def partitions(self) -> list[PartitionId]:
         return [partition for topic in self.topics for partition in (*topic.state, topic.weights)]
 
     def owner_of(self, partition: PartitionId) -> PartitionCore | None:
         """The core of whoever owns the partition now."""
-        return self.broker.owned[partition].core if self.broker is not None else None
+        return self.broker.core(partition) if self.broker is not None else None
 
     def owner_for(self, client: Client, partition: PartitionId) -> PartitionCore | None:
         """The core of whoever the client takes for its owner."""
@@ -273,6 +279,9 @@ class World:
 
     def heal_brokers(self, chance: random.Random) -> None:
         """All of them are there, and nothing keeps them from anything."""
+        self.disk.mend()
+        if self.broker is not None and self.broker.is_sick:
+            self.end_broker("kill", chance)
         self.start_broker(chance)
 
     def free_pipes(self) -> None:
@@ -281,6 +290,8 @@ class World:
             self.broker.retry()
 
     def _brokers_begin(self, chance: random.Random) -> None:
+        if self.broker is not None and self.broker.is_dead:
+            self.end_broker("power" if self.power_fails_next else "kill", chance)
         if chance.random() < 0.3:
             self.start_broker(chance)
 
