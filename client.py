@@ -41,6 +41,7 @@ from .eventlog.kafka.settings import KafkaLog
 from .events.arrays import DTYPES, ArrayKind
 from .events.kinds import Initializer, Table
 from .events.limits import check_name, check_version
+from .events.recording import HistoryFile
 from .events.validate import check_table
 from .producers.observing import Observable
 from .producers.output import Output
@@ -84,14 +85,23 @@ class TopicInfo:
     retain_versions: int
 
 
-def connect(endpoint: str | Sequence[str], *, timeout: float = CONNECT_S) -> Client:
+def connect(
+    endpoint: str | Sequence[str],
+    *,
+    history: str | os.PathLike[str] | None = None,
+    timeout: float = CONNECT_S,
+) -> Client:
     """A client of the broker at `endpoint` (or at the first of several that answers). Blocks until it has answered.
 
     Of brokers that share a log one is enough: it tells of the others, and the client uses them all.
 
-    Raises `ConnectFailed` that names the endpoint after `timeout` s.
+    `history` is a file to which the client appends what its publishers, processors and replicas do, for `paramstream check`; several
+    clients, in several processes too, may use one file. What is published then leaves only once the file has it.
+
+    Raises `ConnectFailed` that names the endpoint after `timeout` s, and before anything is done `InvalidHistory` where the file cannot
+    be written.
     """
-    return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout)
+    return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout, history)
 
 
 def restore(
@@ -122,9 +132,22 @@ def restore(
 class Client:
     """One user's view of a broker; made by `connect`."""
 
-    def __init__(self, endpoints: Sequence[str], timeout: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        timeout: float = CONNECT_S,
+        history: str | os.PathLike[str] | None = None,
+    ) -> None:
         if not endpoints:
             raise InvalidEvent("no endpoint was given", remedy="Pass tcp://HOST:PORT or ipc://PATH")
+        self._history = None if history is None else HistoryFile(history)
+        try:
+            self._connect(endpoints, timeout)
+        except BaseException:
+            self._close_history()
+            raise
+
+    def _connect(self, endpoints: Sequence[str], timeout: float) -> None:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._handles: list[Replica | Subscription | ProcessorRun] = []
@@ -307,7 +330,7 @@ class Client:
         with self._lock:
             session = self._sessions.get(producer)
             if session is None or session.closed or session.fenced is not None:
-                session = Session(producer, self._link, self._directory, self._window_bytes, again=again)
+                session = self._new_session(producer, again=again)
                 self._sessions[producer] = session
                 self._router.add(session)
                 session.open(timeout)
@@ -373,6 +396,7 @@ class Client:
                 partitions=chosen,
                 arrays=arrays,
                 snapshot_dir=snapshot_dir,
+                history=self._history,
                 timeout=timeout,
             ),
         )
@@ -441,7 +465,7 @@ class Client:
                 )  # fmt: skip
 
         def make_out(producer: str, timeout: float) -> Output:
-            session = Session(producer, self._link, self._directory, self._window_bytes, halts=True)
+            session = self._new_session(producer, halts=True)
             with self._lock:
                 self._router.add(session)
             session.open(timeout)
@@ -473,6 +497,7 @@ class Client:
         for session in self._router.sessions:
             session.end()
         self._watch.close()
+        self._close_history()
         if first is not None:
             raise first
 
@@ -488,6 +513,21 @@ class Client:
         """Closed with the client, if it is not closed by then."""
         with self._lock:
             self._handles = [*(each for each in self._handles if not each.closed), handle]
+
+    def _new_session(self, producer: str, *, halts: bool = False, again: bool = False) -> Session:
+        return Session(
+            producer,
+            self._link,
+            self._directory,
+            self._window_bytes,
+            halts=halts,
+            again=again,
+            history=self._history,
+        )
+
+    def _close_history(self) -> None:
+        if self._history is not None:
+            self._history.close()
 
     def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
         return Link(self._link.endpoints, handler, hello, name)

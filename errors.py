@@ -101,7 +101,7 @@ class InvalidEvent(ParamstreamError):
 
 
 class InvalidHistory(ParamstreamError):
-    """A file is no history that can be checked; the problem names file, line and what is wrong there."""
+    """A file is no history that can be checked, or none can be written to it; the problem names file, line and what is wrong."""
 
 
 class SchemaMismatch(ParamstreamError):

@@ -24,6 +24,10 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
     parser.add_argument("--json", action="store_true", help=what)
 
 
+def add_history(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--history", metavar="FILE", type=Path, help=f"{what}, for `paramstream check`")
+
+
 def add_kafka_config(parser: argparse.ArgumentParser) -> None:
     """Beside a `--log`; see `log_of`."""
     parser.add_argument(

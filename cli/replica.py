@@ -11,7 +11,7 @@ from ..client import connect
 from ..consumers.replica import Replica
 from ..errors import ParamstreamTimeout
 from ..tiers.store import TieredStore
-from .options import add_connect, add_timeout, add_topic, size
+from .options import add_connect, add_history, add_timeout, add_topic, size
 from .standing import StopSignal, favour_small_events, keep_freed_memory
 
 NAME: str = "replica"
@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep its state there, every minute and when it stops, and resume from there; needs --name",
     )
+    add_history(parser, "append what it applies to this file")
     add_timeout(parser)
 
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     with (
         TieredStore(dram=arguments.dram) as store,
-        connect(arguments.connect) as client,
+        connect(arguments.connect, history=arguments.history) as client,
         client.replica(
             arguments.topic,
             name=arguments.name,

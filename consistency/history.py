@@ -39,12 +39,15 @@ class Write(msgspec.Struct, frozen=True, tag_field="op", tag="w"):
     value: Scalar
 
 
-class Read(msgspec.Struct, frozen=True, tag_field="op", tag="r"):
+class Read(msgspec.Struct, frozen=True, tag_field="op", tag="r", omit_defaults=True):
     """`process` read `value` from `key`; None is the initial value, which nobody writes."""
 
     process: str
     key: str
     value: Scalar | None
+    writer: str | None = None
+    """The process that wrote the value, where the reader knows. A history without a line of it was not recorded there: the read is
+    left out then, while a value that nobody wrote is a violation otherwise."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag_field="op", tag="lost"):

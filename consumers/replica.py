@@ -24,7 +24,7 @@ import msgspec
 import xxhash
 
 from ..consistency.gate import Ordering
-from ..consistency.vector import VersionVector
+from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
     EventLost,
     InvalidEvent,
@@ -36,6 +36,7 @@ from ..eventlog.changelog import Changelogs
 from ..events.arrays import ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
+from ..events.recording import HistoryFile, Token, process_name
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
 from ..transport.calls import OpenReplica
@@ -51,6 +52,7 @@ from .links import MakeLink
 from .matching import Rename
 from .moment import status_of
 from .pinning import Pinning
+from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
 from .scope import Scope, is_durable_only, time_left
 from .snapshots.seeding import Seed
@@ -96,6 +98,7 @@ class Replica:
         snapshot_dir: str | os.PathLike[str] | None = None,
         seeds: Sequence[Seed] = (),
         on_applied: Callable[[Step], None] | None = None,
+        history: HistoryFile | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
         """Blocks until the start state, as of this call, is served.
@@ -115,6 +118,8 @@ class Replica:
 
         `on_applied` is told of each event applied, epoch begun and undo, in order: it is the replica's delivery log. It runs in
         the link's thread under the replica's lock, so it must be quick, must not raise, and must not call the replica.
+
+        `history`: what the replica applies and its users read is recorded there; reads then wait while an event is applied.
 
         Raises `UnknownTopic`, `InvalidEvent`, `ConnectFailed`, `LogTruncated` where the start is no longer in the log, `CorruptLog`
         where no snapshot is whole, `EventLost` where the log lacks what the snapshot holds, `NotDurable` for "resume" under
@@ -147,6 +152,19 @@ class Replica:
             raise
         self._core = SubscriptionCore(ordering, self._scope.starts, durable_only=durable_only)
         beginning.begin(self._core)
+        self._recorder = (
+            None
+            if history is None
+            else ReplicaRecorder(
+                history,
+                process_name(self.name, hello.incarnation),
+                ordering,
+                self._core,
+                self._applier,
+                self._store,
+                directory.name_of,
+            )
+        )
         self._sink = ReplicaSink(
             self.name,
             self._core,
@@ -155,6 +173,7 @@ class Replica:
             self._scope.state_partitions,
             on_applied,
             every_version=catch_up == "all",
+            recorder=self._recorder,
         )
         self._waits = Waits(self._sink, self._core, directory)
         self._taking = Taking(self.name, self._sink, self._core, self._applier, self._store, lambda: self._closed)
@@ -175,13 +194,12 @@ class Replica:
         """
         if version is not None:
             check_version(version)
-        while True:
-            state = self._topic(topic)
-            sealed = state.served if version is None else state.find(version)
-            if sealed is None:
-                raise self._not_held(state, version)
-            if sealed.dense.retain():
-                break
+        if self._recorder is None or version is not None:
+            state, sealed = self._retained(version, topic)
+        else:
+            with self._sink.changed:
+                state, sealed = self._retained(version, topic)
+                self._recorder.reads_weights(state, sealed)
         try:
             return self._view(state.record.name, sealed)
         finally:
@@ -298,6 +316,13 @@ class Replica:
         with self._sink.changed:
             vector = self._core.vector()
         return self._directory.to_names(vector)
+
+    def observed(self) -> tuple[VersionVector[str], Token | None]:
+        """`vector`, and what stands for it in the history where the replica is recorded: for a publisher that observes it."""
+        with self._sink.changed:
+            vector = self._core.vector()
+            token = None if self._recorder is None else self._recorder.observed(vector)
+        return self._directory.to_names(vector), token
 
     def wait(self, target: VersionVector[str] | Accepted, timeout: float = TIMEOUT_S) -> None:
         """Blocks until all of a vector, or of what a receipt's events depend on and the events themselves, is applied.
@@ -483,6 +508,16 @@ class Replica:
                 return state
         raise UnknownTopic("this replica does not follow the topic", topic=name)
 
+    def _retained(self, version: int | None, topic: str | None) -> tuple[TopicState, Sealed]:
+        """The version served, or a kept one, which the caller is to release."""
+        while True:
+            state = self._topic(topic)
+            sealed = state.served if version is None else state.find(version)
+            if sealed is None:
+                raise self._not_held(state, version)
+            if sealed.dense.retain():
+                return state, sealed
+
     def _get(self, state: TopicState, key: bytes | str) -> bytes | None:
         raw = key_bytes(key)
         number = partition_of(raw, state.record.partitions)
@@ -494,16 +529,22 @@ class Replica:
                 item=repr(raw[:64]),
             )
         partition = state.record.id, number
+        if self._recorder is None:
+            return self._value(state, partition, raw)
+        with self._sink.changed:
+            return self._value(state, partition, raw)
+
+    def _value(self, state: TopicState, partition: PartitionId, key: bytes) -> bytes | None:
         at, heard = self._sink.clock.get(partition, (0, 0.0))
         now = at + int((time.monotonic() - heard) * 1e9) if at else 0
-        entry = self._store.entries(partition).get(raw, now)
-        if entry is None:
-            return None
-        if entry.valid_for is not None:
+        entry = self._store.entries(partition).get(key, now)
+        if entry is not None and entry.valid_for is not None:
             served = state.served
             if served is None or not served.may_be_read_beside(partition, entry.position, *entry.valid_for):
                 return None
-        return entry.value
+        if self._recorder is not None:
+            self._recorder.reads_entry(partition, key, entry)
+        return None if entry is None else entry.value
 
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)

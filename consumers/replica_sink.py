@@ -30,6 +30,7 @@ from .applying import Applier, TopicState
 from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
 from .jumping import Jumps
 from .links import ConsumerLink
+from .recording import ReplicaRecorder
 from .scope import check_durable
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
@@ -65,6 +66,7 @@ class ReplicaSink:
         on_applied: Callable[[Step], None] | None = None,
         *,
         every_version: bool = False,
+        recorder: ReplicaRecorder | None = None,
     ) -> None:
         """`every_version`: no version of the weights is passed over, however far the replica is behind."""
         self._name = name
@@ -73,6 +75,7 @@ class ReplicaSink:
         self._directory = directory
         self._state_partitions = state_partitions
         self._on_applied = on_applied
+        self._recorder = recorder
         self.lock = threading.Lock()
         """Guards the core."""
         self.changed = threading.Condition(self.lock)
@@ -175,6 +178,8 @@ class ReplicaSink:
         """Under the lock, with what the step changed: whoever sees the new position finds it recorded too."""
         self._core.confirm(step)
         self.switched(step.partition[0])
+        if self._recorder is not None:
+            self._recorder.applied(step)
         if self._on_applied is not None:
             self._on_applied(step)
 
@@ -391,6 +396,8 @@ class ReplicaSink:
                 at = partitions[number]
                 self._core.follow((record.id, number), at.start)
             self.jumps.begin(partitions[record.partitions])
+            if self._recorder is not None:
+                self._recorder.begins_anew()
             self.stopped = {p: error for p, error in self.stopped.items() if p[0] != old}
             self._gone.discard(record.name)
             self.changed.notify_all()

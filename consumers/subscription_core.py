@@ -183,6 +183,10 @@ class SubscriptionCore:
         """The last position that is applied; what a jump has passed does not count before its target is."""
         return self._gate.shown(partition)
 
+    def counted(self, partition: PartitionId) -> int:
+        """The last position that nobody waits for any more: applied, or passed."""
+        return self._gate.position(partition)
+
     def received(self, partition: PartitionId) -> int:
         """The last position that need not be asked for: applied, passed, or waiting for its turn."""
         return self._followed[partition].received

@@ -17,6 +17,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """The event does not stand, and is not sent again: it was refused, is lost, or goes again as another event."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The outcome of `call` has changed."""
 
@@ -35,4 +42,4 @@ class FencedOut:
     error: Fenced
 
 
-Effect = Send | Settled | JoinAgain | FencedOut
+Effect = Send | Dropped | Settled | JoinAgain | FencedOut

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..consistency.vector import VersionVector
+from ..events.recording import Token
 
 
 class Observable(Protocol):
@@ -13,4 +14,13 @@ class Observable(Protocol):
     @property
     def vector(self) -> VersionVector[str]:
         """Closed: everything seen, and everything that rests on."""
+        ...
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """An observable that may record what it does."""
+
+    def observed(self) -> tuple[VersionVector[str], Token | None]:
+        """Its `vector`, and the token of just that; None where it records nothing."""
         ...

@@ -23,11 +23,12 @@ from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, VersionConf
 from ..events.digest import version_digest
 from ..events.kinds import Gradients, PartRef, Rows, Table, TensorSpec, ValidFor
 from ..events.limits import check_version
+from ..events.recording import Token
 from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .directory import Directory
 from .entries import Entry, Key, delete_draft, entry_of, pairs_of, put_drafts, ttl_nanoseconds
-from .observing import Observable
+from .observing import Observable, Recorded
 from .partition_state import PartitionState
 from .receipt import Receipt
 from .rows import delete_drafts, row_drafts, row_keys, row_values
@@ -326,16 +327,17 @@ class Publisher:
 
         Topics that were deleted since are left out. Raises `UnknownTopic` for a vector that names what never was a topic.
         """
-        seen = vector_or_replica
+        seen, token = vector_or_replica, None
         if isinstance(seen, VersionVector):
             ids = self._directory.standing_ids(seen, must_be_known=True)
         elif isinstance(cast(object, getattr(seen, "vector", None)), VersionVector):
-            ids = self._directory.standing_ids(seen.vector)
+            vector, token = self._seen_by(seen)
+            ids = self._directory.standing_ids(vector)
         else:
             raise InvalidEvent(
                 f"a vector, replica or receipt can be observed, not {type(seen).__name__}", topic=self.topic
             )
-        self._session.observe(ids)
+        self._session.observe(ids, token)
 
     def flush(self, timeout: float = 30.0) -> None:
         """Wait until all that this producer published is durable (accepted, under persistence "none").
@@ -363,10 +365,15 @@ class Publisher:
 
     def _observe_now(self) -> None:
         if self._observes is not None:
-            vector = self._observes.vector
+            vector, token = self._seen_by(self._observes)
             if vector is not self._observed:
-                self.observe(vector)
+                self._session.observe(self._directory.standing_ids(vector, must_be_known=True), token)
                 self._observed = vector
+
+    def _seen_by(self, seen: Observable) -> tuple[VersionVector[str], Token | None]:
+        if self._session.records and isinstance(seen, Recorded):
+            return seen.observed()
+        return seen.vector, None
 
     def _publish(self, drafts: Sequence[Draft], timeout: float) -> Receipt:
         """Send the parts of one call, side by side where they go to several partitions."""

@@ -21,19 +21,32 @@ from ..errors import (
     OutcomeUnknown,
     ParamstreamError,
     ParamstreamTimeout,
+    StorageFull,
     UnknownTopic,
 )
+from ..events.codec import Buffer
 from ..events.kinds import Table
+from ..events.recording import HistoryFile, Token
 from ..transport.calls import Call as Question
-from ..transport.calls import DescribePartitions, Join, Joined, LastEvent, OpenProducer, PartitionRecord, TopicRecord
+from ..transport.calls import (
+    DescribePartitions,
+    Join,
+    Joined,
+    JoinedPartition,
+    LastEvent,
+    OpenProducer,
+    PartitionRecord,
+    TopicRecord,
+)
 from ..transport.messages import Ack, Heartbeat, Refused, Welcome
 from ..transport.waiting import bounded
-from .calls import Call, Draft
+from .calls import Call, Draft, Event
 from .directory import Directory, Uplink
-from .effects import Effect, FencedOut, JoinAgain, Send, Settled
+from .effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from .leftover import describe_leftover
 from .partition_state import PartitionState
 from .receipt import Receipt, named_error
+from .recording import SessionRecorder
 from .session_core import SessionCore
 
 JOIN_RETRY_S = 0.5
@@ -58,8 +71,11 @@ class Session:
         *,
         halts: bool = False,
         again: bool = False,
+        history: HistoryFile | None = None,
     ) -> None:
-        """`halts`: once an event is lost or refused nothing more is sent. `again`: what is lost goes again (`SessionCore`)."""
+        """`halts`: once an event is lost or refused nothing more is sent. `again`: what is lost goes again (`SessionCore`).
+        `history`: where it is recorded what the session does.
+        """
         self.name = name
         self.directory = directory
         self.lock = RLock()
@@ -72,6 +88,8 @@ class Session:
         self._changed = Condition(self.lock)
         self._waiting = 0
         self._core: SessionCore | None = None
+        self._history = history
+        self._recorder: SessionRecorder | None = None
         self._connections = 0
         """Counts connections and losses, so that an answer of an older connection is known as such."""
         self._join_at: float | None = None
@@ -112,6 +130,10 @@ class Session:
                     )
                     found = (((at.topic, at.partition), at.last) for at in answer.partitions)
                     self.last_events = {partition: last for partition, last in found if last is not None}
+                    if self._history is not None:
+                        self._recorder = SessionRecorder(
+                            self._history, self.name, incarnation, self.directory.name_of
+                        )  # fmt: skip
                     self._closed = False
                     self._run(self._core.joined(answer, fresh=True))
                     return
@@ -337,9 +359,16 @@ class Session:
             except (ConnectFailed, OutcomeUnknown):
                 continue
 
-    def observe(self, vector: VersionVector[int]) -> None:
+    @property
+    def records(self) -> bool:
+        """What it observes is told with a token, where whoever is observed records too."""
+        return self._recorder is not None
+
+    def observe(self, vector: VersionVector[int], token: Token | None = None) -> None:
         with self.lock:
             self._usable().past.observe(vector)
+            if self._recorder is not None and token is not None:
+                self._recorder.observes(token, vector)
 
     def partition(self, partition: PartitionId, timeout: float = 30.0) -> PartitionState:
         """What the session knows of a partition; one that is new to it is joined first.
@@ -411,18 +440,22 @@ class Session:
         """Events of this session that are accepted, or one that was turned down."""
         with self._doing():
             if self._core is not None:
-                self._run(self._core.acked(message) if isinstance(message, Ack) else self._core.refused(message))
+                self._run(self._acked(message) if isinstance(message, Ack) else self._refused(message))
         self.tick(time.monotonic())
 
     def deleted(self, topic: int) -> None:
         """The topic was deleted: everything of it that is not durable has its outcome, and nobody waits for it."""
         with self._doing():
             if self._core is not None:
+                if self._recorder is not None:
+                    self._recorder.begins_anew()
                 self._run(self._core.forget_topic(topic))
 
     def heartbeat(self, message: Heartbeat) -> None:
         with self._doing():
             if self._core is not None:
+                if self._recorder is not None:
+                    self._recorder.durable(message.heads)
                 self._run(self._core.heads(message))
         self.tick(time.monotonic())
 
@@ -457,9 +490,12 @@ class Session:
             match effect:
                 case Send(event, frame):
                     # Behind one that could not be sent nothing is tried: the order within a partition would be broken.
-                    full = full or not self._link.send(frame)
+                    full = full or not self._leaves(event, frame)
                     if full:
                         core.unsent(event)
+                case Dropped(event):
+                    if self._recorder is not None:
+                        self._recorder.dropped(event)
                 case Settled(call):
                     if call.listener is not None:
                         self._listeners.append(call.listener)
@@ -469,6 +505,31 @@ class Session:
                     self._join_at = None
         if self._waiting:
             self._changed.notify_all()
+
+    def _leaves(self, event: Event, frame: Buffer) -> bool:
+        """False where it could not be sent, or not be recorded before that."""
+        return (self._recorder is None or self._recorder.sends(event)) and self._link.send(frame)
+
+    def _acked(self, message: Ack) -> list[Effect]:
+        if self._recorder is not None:
+            self._recorder.accepted((message.topic, message.partition), message.answers)
+        return self._live.acked(message)
+
+    def _refused(self, message: Refused) -> list[Effect]:
+        core = self._live
+        observed = core.past.observed
+        effects = core.refused(message)
+        if self._recorder is not None and not observed <= core.past.observed:
+            self._recorder.begins_anew()
+        return effects
+
+    def _record_ends(self, partitions: Iterable[JoinedPartition | PartitionRecord]) -> None:
+        """Before anything is sent that no longer rests on what is lost."""
+        for at in partitions if self._recorder is not None else ():
+            assert self._recorder is not None
+            if isinstance(at, JoinedPartition):
+                self._recorder.accepted((at.topic, at.partition), at.positions)
+            self._recorder.ended((at.topic, at.partition), at.epoch, at.ends)
 
     def _ask(self, *, fresh: bool) -> None:
         """Join; a session that is closed or fenced only asks what became of its accepted events."""
@@ -488,6 +549,7 @@ class Session:
             with self._doing():
                 core = self._live
                 if found is not None:
+                    self._record_ends(found)
                     self._run(core.stand(found))
                 elif isinstance(error, UnknownTopic):
                     self._run(core.forget_topic(topic))
@@ -508,6 +570,7 @@ class Session:
                     return
                 if answer is not None:
                     self.directory.learn_tables(answer.partitions)
+                    self._record_ends(answer.partitions)
                     self._run(core.joined(answer, fresh=fresh))
                 elif isinstance(error, Fenced):
                     self._run(core.fence(error, fresh=fresh))
@@ -528,6 +591,8 @@ class Session:
             raise Fenced(core.fenced.problem, remedy=core.fenced.remedy)
         if self._closed:
             raise ParamstreamError(f"producer {self.name!r} is closed", remedy="Open a new publisher")
+        if self._recorder is not None and self._recorder.error is not None:
+            raise StorageFull(f"the history takes nothing, so nothing is sent: {self._recorder.error}")
         return core
 
     def _must_know(self, core: SessionCore, partitions: Iterable[PartitionId]) -> None:

@@ -30,7 +30,7 @@ from ..transport.wire import WireError
 from .again import Renewals
 from .call_queue import CallQueue
 from .calls import Call, Draft, Event
-from .effects import Effect, FencedOut, JoinAgain, Send
+from .effects import Dropped, Effect, FencedOut, JoinAgain, Send
 from .frame_memory import KEPT_FROM_BYTES, FrameMemory
 from .outcomes import Outcomes
 from .partition_state import PartitionState
@@ -560,6 +560,7 @@ class SessionCore:
                 self._awaited_bytes -= event.nbytes if event.is_awaited else 0
             else:
                 self._answered(partition, event, keep=True)
+            self._effects.append(Dropped(event))
             problem = f"an event of producer {self.producer!r} was lost, and its receipt was written as text before"
             event.calls = self.outcomes.go_again(event, _lost(problem, partition.id, event))
         return [event for event in lost if event.calls]
@@ -654,8 +655,10 @@ class SessionCore:
 
     def _answered(self, partition: PartitionState, event: Event, *, keep: bool = False) -> None:
         """The event is no longer in flight. `keep`: it stands, or goes again."""
-        if self._again and not keep:
-            partition.kept.discard(event)
+        if not keep:
+            self._effects.append(Dropped(event))
+            if self._again:
+                partition.kept.discard(event)
         del partition.flight[event.sequence]
         self.flight_bytes -= event.nbytes
         if not partition.flight:

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from ...errors import ParamstreamError
-from ..options import add_json, seconds
+from ...events.recording import HistoryFile
+from ..options import add_history, add_json, seconds
 from ..output import print_json
 from .play import Play
 from .results import Results
@@ -29,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", metavar="N", type=seconds, default=20.0, help="how long the trainer trains (default 20)"
     )
+    add_history(parser, "append what trainer and replicas do to this file")
     add_json(parser)
 
 
@@ -41,8 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     began_at = time.monotonic()
     with (
         _interrupted_by_sigterm(),
+        _history_at(arguments.history) as history,
         tempfile.TemporaryDirectory(prefix="paramstream-demo-") as folder,
-        Play(Path(folder), arguments.seconds) as play,
+        Play(Path(folder), arguments.seconds, history) as play,
     ):
         results = play.run()
     record = results.record(time.monotonic() - began_at)
@@ -66,6 +69,17 @@ def _print_summary(results: Results) -> None:
         digest = actor.finished.digest if actor.finished else "-"
         print(f"{actor.name:10} digest {digest}")
     print("all digests are equal" if results.digests_equal() else "DIGESTS DIFFER")
+
+
+@contextmanager
+def _history_at(path: Path | None) -> Generator[HistoryFile | None]:
+    """Opened before anything is started. Raises `InvalidHistory`."""
+    history = None if path is None else HistoryFile(path)
+    try:
+        yield history
+    finally:
+        if history is not None:
+            history.close()
 
 
 @contextmanager

@@ -27,11 +27,12 @@ def main() -> None:
     parser.add_argument("--connect", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--history")
     arguments = parser.parse_args()
     digits.be_modest()
     parent = Parent()
     with (
-        connect(arguments.connect) as client,
+        connect(arguments.connect, history=arguments.history) as client,
         client.replica(arguments.topic, name=arguments.name, arrays="torch", timeout=START_WITHIN_S) as replica,
     ):
         follow(replica, parent)

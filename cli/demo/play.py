@@ -11,6 +11,7 @@ from typing import Self
 
 from ...client import connect
 from ...errors import ParamstreamError
+from ...events.recording import HistoryFile
 from .messages import Begin, Finish, Listening, Report
 from .process import Heard, Process
 from .results import Actor, Restart, Results
@@ -25,16 +26,20 @@ START_WITHIN_S = 120.0
 """For an interpreter that imports torch on a busy machine."""
 FINISH_WITHIN_S = 90.0
 RETAINED_VERSIONS = 8
+HISTORY_SUFFIX = ".jsonl"
 
 
 class Play:
     """One run of the demo. As a context manager it ends every child, however the block ends."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        """`folder` is empty and holds the log and what children say on standard error."""
+    def __init__(self, folder: Path, seconds: float, history: HistoryFile | None = None) -> None:
+        """`folder` is empty and holds the log, what children say on standard error, and the histories that they record where all of
+        them are to be in `history` at the end.
+        """
         self.results = Results(list(REPLICAS))
         self._folder = folder
         self._seconds = seconds
+        self._history = history
         self._heard: queue.Queue[Heard] = queue.Queue()
         self._processes: dict[str, Process] = {}
         self._endpoint = ""
@@ -51,6 +56,10 @@ class Play:
         for process in self._processes.values():
             process.kill()
         self._processes.clear()
+        if self._history is not None:
+            for recorded in sorted(self._folder.glob(f"*{HISTORY_SUFFIX}")):
+                if not self._history.join(recorded):
+                    raise self._history.error or OSError("the history is closed")
 
     def run(self) -> Results:
         """All of it. Raises `ParamstreamError` where a child fails or is too slow; unequal digests are left to the caller."""
@@ -66,9 +75,9 @@ class Play:
         self._until(lambda: self._endpoint != "", START_WITHIN_S, broker)
         with connect(self._endpoint) as client:
             client.create_topic(TOPIC, retain_versions=RETAINED_VERSIONS)
-        self._start("trainer", "trainer", "--connect", self._endpoint, "--topic", TOPIC)
+        self._start_actor("trainer", "trainer")
         for name in REPLICAS:
-            self._start_replica(name)
+            self._start_actor(name, "follower", "--name", name)
         for actor in self.results.actors:
             self._until_ready(actor)
 
@@ -83,7 +92,7 @@ class Play:
         self._drain()
         killed.gone("killed by SIGKILL")
         self._watch(self._seconds * (RESTARTED_AT - KILLED_AT))
-        self._start_replica(KILLED)
+        self._start_actor(KILLED, "follower", "--name", KILLED)
         killed.note = "killed by SIGKILL, coming back"
         self._until_ready(killed)
         self._until(lambda: killed.switches > 0, START_WITHIN_S, self._processes[KILLED])
@@ -117,8 +126,10 @@ class Play:
         process = self._processes[name] = Process(name, role, arguments, self._folder, self._heard)
         return process
 
-    def _start_replica(self, name: str) -> None:
-        self._start(name, "follower", "--connect", self._endpoint, "--topic", TOPIC, "--name", name)
+    def _start_actor(self, name: str, role: str, *arguments: str) -> None:
+        if self._history is not None:
+            arguments = (*arguments, "--history", str(self._folder / f"{name}{HISTORY_SUFFIX}"))
+        self._start(name, role, "--connect", self._endpoint, "--topic", TOPIC, *arguments)
 
     def _until_ready(self, actor: Actor) -> None:
         self._until(lambda: actor.ready, START_WITHIN_S, self._processes[actor.name])

@@ -26,10 +26,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--connect", required=True)
     parser.add_argument("--topic", required=True)
+    parser.add_argument("--history")
     arguments = parser.parse_args()
     digits.be_modest()
     parent = Parent()
-    with connect(arguments.connect) as client:
+    with connect(arguments.connect, history=arguments.history) as client:
         Training(client.publisher(arguments.topic, producer="trainer"), parent).run()
 
 

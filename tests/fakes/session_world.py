@@ -9,7 +9,7 @@ from paramstream.consistency.vector import PartitionId
 from paramstream.events.codec import EventFrame, decode_event
 from paramstream.events.kinds import Put, PutItem
 from paramstream.producers.calls import Call, Draft
-from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
+from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
 from paramstream.transport.calls import Join
 from paramstream.transport.messages import Ack, Refused
@@ -59,6 +59,8 @@ class World:
                 case Send(_, frame):
                     self.sent.append(decode_event(bytes(frame)))
                     self.up.append(bytes(frame))
+                case Dropped():
+                    pass
                 case Settled(call):
                     self.history.setdefault(call.serial, []).append(call.outcome())
                 case JoinAgain():

@@ -10,7 +10,7 @@ from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.errors import Fenced
 from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
 from paramstream.producers.calls import Call, Draft
-from paramstream.producers.effects import Effect, FencedOut, JoinAgain, Send, Settled
+from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
 from paramstream.transport.calls import Join, Joined
 from paramstream.transport.messages import Ack, Heartbeat, Refused
@@ -214,6 +214,8 @@ class SimProducer:
                     full = full or self.connection is None or not self.connection.send(frame)
                     if full:
                         core.unsent(event)
+                case Dropped():
+                    pass
                 case Settled(call):
                     made = self._by_call.get(id(call))
                     if made is not None:

@@ -1,0 +1,226 @@
+"""What a replica records of itself in a history: what it applies, in which order, and what its users read.
+
+A replica reads what it applies, as it applies it; a user's read is one of the write that the item's position names. A life of a replica is
+a process: after a restart it reads the log, or a snapshot, once more from further back. Nothing is recorded where the promise of order does
+not hold, or where it is not known which write was seen: of state that it began with, of rows, of a version that is pinned, stale or being
+jumped over, and of items whose later write was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ..consistency.gate import Ordering
+from ..consistency.history import Apply, Epoch, Follow, Line, Lost, Read, Write
+from ..consistency.history import Jump as JumpLine
+from ..consistency.history import Undo as UndoLine
+from ..consistency.position import START
+from ..consistency.vector import EMPTY, PartitionId, VersionVector
+from ..events.kinds import Delete
+from ..events.recording import (
+    HistoryFile,
+    Token,
+    item_key,
+    items_written,
+    partition_label,
+    topic_label,
+    process_name,
+)
+from ..tiers.entries import Entry
+from ..tiers.store import TieredStore
+from .applying import Applier, TopicState
+from .effects import Deliver, EpochBegan, Jump, Step, Undo
+from .subscription_core import SubscriptionCore
+from .versions import Sealed
+
+_Item = tuple[PartitionId, bytes | None]
+"""An entry of a partition, or None for the weights whose partition it is."""
+
+
+class _Applied(NamedTuple):
+    """An event that wrote items."""
+
+    position: int
+    value: str
+    writer: str
+    items: list[bytes | None]
+    removes: bool
+
+
+class ReplicaRecorder:
+    """Records one replica. Every call comes under the replica's lock, so that each line stands where it happened."""
+
+    def __init__(
+        self,
+        file: HistoryFile,
+        process: str,
+        ordering: Ordering,
+        core: SubscriptionCore,
+        applier: Applier,
+        store: TieredStore,
+        name_of: Callable[[int], str | None],
+    ) -> None:
+        """`process`: what this life of the replica is called. `name_of`: the name of a topic id."""
+        self._file = file
+        self._life = self._process = process
+        self._shrunk = 0
+        self._ordering = ordering
+        self._core = core
+        self._applier = applier
+        self._store = store
+        self._name_of = name_of
+        self._undurable: dict[PartitionId, deque[_Applied]] = {}
+        """By position."""
+        self._last: dict[_Item, list[_Applied]] = {}
+        """What wrote the item: the last event that can no longer be lost, and those that can, by position."""
+        self._lost: dict[PartitionId, int] = {}
+        """The highest position that an event which was applied rests on, and that is lost: who wrote it may not have said so, and
+        then an item that was last written before it looks old."""
+        self._empty: set[PartitionId] = set()
+        """Partitions that are followed from their beginning: what was not written since has its initial value."""
+        self._begin()
+
+    def begins_anew(self) -> None:
+        """A topic was replaced, which takes some of what was applied out of the replica's vector: from here on it is another process."""
+        self._shrunk += 1
+        self._process = f"{self._life}+{self._shrunk}"
+        self._begin()
+
+    def _begin(self) -> None:
+        self._labels = {p: partition_label(self._name_of, p) for p in self._core.partitions()}
+        self._seen = Token(self._process, 0, EMPTY)
+        for partition in [partition for partition in self._undurable if partition not in self._labels]:
+            del self._undurable[partition]
+        self._last = {item: stack for item, stack in self._last.items() if item[0] in self._labels}
+        for partition in self._labels:
+            if partition not in self._undurable:
+                self._undurable[partition] = deque()
+                if self._is_empty(partition):
+                    self._empty.add(partition)
+        self._file.append(
+            Follow(self._process, self._ordering, label, self._core.counted(partition))
+            for partition, label in self._labels.items()
+        )
+
+    # --- what the replica applies -----------------------------------------------------------------------------------------
+
+    def applied(self, step: Step) -> None:
+        """The step is done, shown and confirmed."""
+        label = self._labels.get(step.partition)
+        if label is None:
+            return
+        match step:
+            case Deliver():
+                self._file.append(self._delivered(step, label))
+            case EpochBegan():
+                self._file.append([Epoch(self._process, label, step.position)])
+            case Undo():
+                self._file.append([UndoLine(self._process, label, step.end), *self._undone(step)])
+            case Jump():
+                self._file.append([JumpLine(self._process, label, step.start)])
+
+    def _delivered(self, step: Deliver, label: str) -> list[Line]:
+        partition, frame, stamp = step.partition, step.frame, step.stamp
+        if step.passed:
+            return [JumpLine(self._process, label, frame.position)]
+        for other, at in stamp.dependencies().items():
+            if at > self._lost.get(other, START) and self._core.is_lost(other, at):
+                self._lost[other] = at
+        lines: list[Line] = [
+            Apply(self._process, label, frame.position, self._followed(stamp.own), self._followed(stamp.observed))
+        ]
+        items = items_written(frame.payload)
+        if not items or not self._shows(partition, frame.position, items):
+            return lines
+        writer = process_name(stamp.producer, stamp.incarnation)
+        applied = _Applied(
+            frame.position, f"{writer}/{stamp.sequence}", writer, items, isinstance(frame.payload, Delete)
+        )
+        self._keep(partition, applied)
+        topic = topic_label(self._name_of, partition[0])
+        return [*lines, *(self._read(item_key(topic, item), applied) for item in items)]
+
+    def _shows(self, partition: PartitionId, position: int, items: list[bytes | None]) -> bool:
+        """A commit may have been passed over for want of its chunks."""
+        kept = self._applier.topics[partition[0]].versions.kept
+        return items != [None] or any(sealed.position == position for sealed in kept)
+
+    def _followed(self, vector: Mapping[PartitionId, int]) -> dict[str, int]:
+        """Nothing is asked of partitions that are not followed."""
+        return {self._labels[partition]: at for partition, at in vector.items() if partition in self._labels}
+
+    def _undone(self, step: Undo) -> list[Line]:
+        topic, undurable = topic_label(self._name_of, step.partition[0]), self._undurable[step.partition]
+        lines: list[Line] = []
+        while undurable and undurable[-1].position > step.end:
+            applied = undurable.pop()
+            for item in applied.items:
+                self._last[step.partition, item].pop()
+                lines.append(Lost(self._process, item_key(topic, item), applied.value))
+        return lines
+
+    def _keep(self, partition: PartitionId, applied: _Applied) -> None:
+        undurable, durable = self._undurable[partition], self._durable(partition)
+        while undurable and undurable[0].position <= durable:
+            for item in undurable.popleft().items:
+                stack = self._last[partition, item]
+                while len(stack) > 1 and stack[1].position <= durable:
+                    del stack[0]
+        undurable.append(applied)
+        for item in applied.items:
+            self._last.setdefault((partition, item), []).append(applied)
+
+    def _durable(self, partition: PartitionId) -> int:
+        """Up to there nothing can be lost. Under persistence "none" an epoch's end takes all with it."""
+        lasts = self._applier.topics[partition[0]].record.persistence != "none"
+        return self._core.settled(partition) if lasts else START
+
+    def _is_empty(self, partition: PartitionId) -> bool:
+        topic = self._applier.topics[partition[0]]
+        return (
+            topic.record.persistence != "none"
+            and partition != topic.weight_partition
+            and self._core.counted(partition) == START
+            and not len(self._store.entries(partition))
+        )
+
+    # --- what its users do ------------------------------------------------------------------------------------------------
+
+    def reads_entry(self, partition: PartitionId, key: bytes, entry: Entry | None) -> None:
+        """A user asked for a key, and there was this entry; None: there was none, or its time was over."""
+        if partition not in self._labels:
+            return
+        found = self._last.get((partition, key))
+        last = found[-1] if found else None
+        name = item_key(topic_label(self._name_of, partition[0]), key)
+        if last is not None:
+            is_seen = last.position == entry.position if entry is not None else last.removes
+            if is_seen and last.position > self._lost.get(partition, START):
+                self._file.append([self._read(name, last)])
+        elif entry is None and partition in self._empty and partition not in self._lost:
+            self._file.append([Read(self._process, name, None)])
+
+    def reads_weights(self, topic: TopicState, sealed: Sealed) -> None:
+        """A user was given this version as the one that is served."""
+        partition = topic.weight_partition
+        found = self._last.get((partition, None))
+        if (
+            found
+            and found[-1].position == sealed.position > self._lost.get(partition, START)
+            and not (topic.pinned is not None or topic.is_stale or topic.versions.served is not sealed)
+            and self._core.jumping_to(partition) is None
+        ):
+            name = item_key(topic_label(self._name_of, partition[0]), None)
+            self._file.append([self._read(name, found[-1])])
+
+    def observed(self, vector: VersionVector[int]) -> Token:
+        """The replica is observed, and `vector` is its closed vector now."""
+        if vector != self._seen.vector:
+            self._seen = Token(self._process, self._seen.number + 1, vector)
+            self._file.append([Write(self._process, self._seen.key, self._seen.number)])
+        return self._seen
+
+    def _read(self, key: str, applied: _Applied) -> Read:
+        return Read(self._process, key, applied.value, applied.writer)
