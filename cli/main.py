@@ -12,7 +12,21 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import ParamstreamError
-from . import bench, broker, process, publish, replica, restore, snapshot, subscribe, top, topics, verify, versions
+from . import (
+    bench,
+    broker,
+    check,
+    process,
+    publish,
+    replica,
+    restore,
+    snapshot,
+    subscribe,
+    top,
+    topics,
+    verify,
+    versions,
+)
 from .demo import command as demo
 from .logs import set_up_logs
 
@@ -47,6 +61,7 @@ COMMANDS: tuple[Command, ...] = (
     restore,
     snapshot,
     verify,
+    check,
     top,
     bench,
 )

@@ -6,15 +6,16 @@ ids of one process, and a *past* is one id for each process that writes: the fir
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .history import Lost, Operation, Read, Scalar, Write, bad_line
+from .history import Line, Lost, Operation, Read, Scalar, Write, bad_line
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Ids of operations, processes or keys."""
@@ -29,14 +30,27 @@ NOBODY = -2
 
 
 @dataclass(frozen=True, slots=True)
+class OperationLine:
+    """One operation as its file tells it."""
+
+    process: str
+    op: str
+    """"w" or "r"."""
+    key: str
+    value: Scalar | None
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Labels:
     """What users call things, by id; where each operation stands in its file."""
 
-    processes: Sequence[str]
-    keys: Sequence[str]
-    values: Sequence[Scalar | None]
-    files: Sequence[str]
-    places: Sequence[tuple[int, int]]
+    processes: list[str]
+    keys: list[str]
+    values: list[Scalar | None]
+    files: list[str]
+    places: list[tuple[int, int]]
     """For each operation the number of its file in `files`, and its line."""
 
 
@@ -60,6 +74,18 @@ class Operations:
 
     def __len__(self) -> int:
         return len(self.process)
+
+    def line(self, operation: int) -> OperationLine:
+        labels, label = self.labels, int(self.label[operation])
+        file, line = labels.places[label]
+        return OperationLine(
+            process=labels.processes[int(self.process[operation])],
+            op="w" if self.is_write[operation] else "r",
+            key=labels.keys[int(self.key[operation])],
+            value=labels.values[label],
+            file=labels.files[file],
+            line=line,
+        )
 
     def writers(self) -> Ids:
         """The processes that write, ascending."""
@@ -162,12 +188,17 @@ class OperationsBuilder:
         raise bad_line(
             self._files[place[0]],
             place[1],
-            f"{line.value!r} is written to key {line.key!r} a second time; the first is line {number} of {self._files[file]}",
+            f"{value_text(line.value)} is written to key {line.key!r} a second time; the first is line {number} of {self._files[file]}",
             "Give each write to one key a value of its own, so that a read tells which write it saw",
         )
 
 
-def operations_of(lines: Iterable[Any]) -> Operations:
+def value_text(value: Scalar | None) -> str:
+    """As it stands in a file."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def operations_of(lines: Iterable[Line]) -> Operations:
     """The operations of one history that is in memory, numbered by their place in `lines`; other lines are passed over."""
     builder = OperationsBuilder()
     builder.add_file("history")

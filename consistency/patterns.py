@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,28 +25,30 @@ class Violation:
     """
     read: int | None
     """That read; None for a circle."""
-    operations: frozenset[int]
-    """All that it takes: these alone violate the same model."""
+    pasts: Mapping[Edge, tuple[Edge, ...]]
+    """For each edge because of a read, here and in these again, how the older write comes into the past of that read."""
+
+    def operations(self) -> set[int]:
+        """All that it takes: these operations alone violate the same model."""
+        edges = {*self.edges, *(edge for past in self.pasts.values() for edge in past)}
+        ends = {end for edge in edges for end in (edge.before, edge.after, edge.because)}
+        return {end for end in (*ends, self.read) if end is not None}
 
 
 def violation(edges: Iterable[Edge], explain: Explain, read: int | None = None) -> Violation:
     """With everything that explains the edges, down to what reads saw and the orders of the processes."""
     whole = tuple(edges)
-    operations: set[int] = set() if read is None else {read}
-    waiting, explained = list(whole), set[Edge]()
+    pasts: dict[Edge, tuple[Edge, ...]] = {}
+    waiting = list(whole)
     while waiting:
-        edge = waiting.pop()
-        if edge in explained:
-            continue
-        explained.add(edge)
-        operations |= {edge.before, edge.after}
-        if edge.because is not None:
-            operations.add(edge.because)
-            waiting += explain(edge.before, edge.because)
-    return Violation(whole, read, frozenset(operations))
+        edge = waiting.pop(0)
+        if edge.because is not None and edge not in pasts:
+            pasts[edge] = tuple(explain(edge.before, edge.because))
+            waiting += pasts[edge]
+    return Violation(whole, read, pasts)
 
 
 def thin_air(operations: Operations) -> Iterator[Violation]:
     """Reads of values that nobody wrote: no model has them."""
     for read in np.flatnonzero(operations.source == NOBODY).tolist():
-        yield Violation((), read, frozenset({read}))
+        yield Violation((), read, {})

@@ -1,0 +1,130 @@
+"""Checks recorded histories:
+
+from paramstream.consistency.checking import Model, check_history
+
+verdict = check_history(["history.jsonl"], Model.CAUSAL)
+if not verdict.ok and verdict.witness:
+    print(verdict.witness.why)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .causal import find_causal, find_converging
+from .delivery import DeliveryCheck
+from .history import Apply, DeliveryLine, Epoch, Follow, Jump, Lost, Read, Undo, Unfollow, Write, read_lines
+from .operations import OperationsBuilder
+from .pram import find_pram
+from .witness import Find, Witness, find_witness
+
+KEPT_FAULTS = 100
+"""So many faults of delivery are told; all are counted."""
+
+
+class Model(StrEnum):
+    """What a history is checked for."""
+
+    PRAM = "pram"
+    CAUSAL = "causal"
+    CONVERGING = "causal+"
+
+
+FINDERS: dict[Model, Find] = {
+    Model.PRAM: find_pram,
+    Model.CAUSAL: find_causal,
+    Model.CONVERGING: find_converging,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFault:
+    """One line of a replica that breaks the order that this replica promises."""
+
+    process: str
+    file: str
+    line: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check came to."""
+
+    model: Model
+    operations: int
+    """Writes and reads, without those of what was declared lost."""
+    deliveries: int
+    """Lines of delivery."""
+    witness: Witness | None
+    """A smallest part that breaks the model, if it is broken."""
+    faults: tuple[DeliveryFault, ...]
+    """The first ones, at most `KEPT_FAULTS`."""
+    fault_count: int
+
+    @property
+    def ok(self) -> bool:
+        return self.witness is None and not self.fault_count
+
+
+def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verdict:
+    """Reads the files, one after the other, as one history and checks it.
+
+    What one process did may stand in several files, in their order. Writes and reads are checked for `model`, delivery lines for
+    the order that their replica promises. Needs some 500 bytes of memory for each operation, and 8 for each operation and
+    process that writes. Raises `InvalidHistory` for a bad file, `OSError` for one that cannot be read.
+    """
+    builder, deliveries = OperationsBuilder(), Deliveries()
+    for file in files:
+        builder.add_file(file)
+        for number, line in read_lines(file):
+            if isinstance(line, Write | Read | Lost):
+                builder.add(number, line)
+            else:
+                deliveries.add(os.fspath(file), number, line)
+    operations = builder.build()
+    return Verdict(
+        model=model,
+        operations=len(operations),
+        deliveries=deliveries.lines,
+        witness=find_witness(operations, FINDERS[model]),
+        faults=tuple(deliveries.faults),
+        fault_count=deliveries.fault_count,
+    )
+
+
+class Deliveries:
+    """Checks the delivery lines of all replicas as they come."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.faults: list[DeliveryFault] = []
+        self.fault_count = 0
+        self._replicas: dict[str, DeliveryCheck[str]] = {}
+
+    def add(self, file: str, number: int, line: DeliveryLine) -> None:
+        self.lines += 1
+        replica = self._replicas.setdefault(line.process, DeliveryCheck())
+        for problem in _problems(replica, line):
+            self.fault_count += 1
+            if len(self.faults) < KEPT_FAULTS:
+                self.faults.append(DeliveryFault(line.process, file, number, problem))
+
+
+def _problems(replica: DeliveryCheck[str], line: DeliveryLine) -> list[str]:
+    match line:
+        case Follow():
+            return replica.follow(line.partition, line.position, line.ordering)
+        case Unfollow():
+            return replica.unfollow(line.partition)
+        case Apply():
+            return replica.apply(line.partition, line.position, line.own, line.observed)
+        case Epoch():
+            return replica.epoch(line.partition, line.position)
+        case Undo():
+            return replica.undo(line.partition, line.position)
+        case Jump():
+            return replica.jump(line.partition, line.position)
