@@ -7,7 +7,8 @@ import random
 from paramstream.consistency.vector import EMPTY, PartitionId
 
 from .act import Act
-from .producer import How
+from .consumer import SimConsumer
+from .producer import How, SimProducer
 from .world import World
 from .writes import Part
 
@@ -27,7 +28,7 @@ def put(world: World, chance: random.Random) -> None:
     }
     how, observes = chance.choice(HOW), chance.random() < 0.7
     if producer.can_call() and world.is_awake(producer):
-        seen, reads = world.reads[producer.name].read() if observes else (EMPTY, frozenset[Part]())
+        seen, reads = _observed(world, producer, chance).read() if observes else (EMPTY, frozenset[Part]())
         producer.put(topic, keys, seen, reads, how)
         world.trace.note(f"{producer.name} puts {keys}: {how}")
 
@@ -36,7 +37,7 @@ def publish(world: World, chance: random.Random) -> None:
     producer, topic = chance.choice(world.producers), chance.choice(world.topics)
     if producer.can_call() and world.is_awake(producer):
         world.versions += 1
-        producer.publish(topic, world.versions, *world.reads[producer.name].read())
+        producer.publish(topic, world.versions, *_observed(world, producer, chance).read())
         world.trace.note(f"{producer.name} publishes the {world.versions}th version")
 
 
@@ -57,6 +58,11 @@ def crash_producer(world: World, chance: random.Random) -> None:
         world.trace.note(f"{producer.name} crashes")
         world.disconnect(producer, chance)
         producer.crash()
+
+
+def _observed(world: World, producer: SimProducer, chance: random.Random) -> SimConsumer:
+    """Mostly the same one."""
+    return world.reads[producer.name] if chance.random() < 0.7 else chance.choice(world.consumers)
 
 
 ACTS = [

@@ -27,7 +27,7 @@ def take_snapshot(world: World, chance: random.Random) -> None:
 
 
 ACTS = [
-    Act("crash replica", crash_replica, 2),
+    Act("crash replica", crash_replica, 4),
     Act("start replica", start_replica, 8, is_fault=False),
     Act("take snapshot", take_snapshot, 6),
 ]

@@ -171,15 +171,28 @@ def _causal_order(world: World, life: Life) -> Iterable[str]:
 
 
 class Pasts:
-    """The past of each call: what its writer wrote and read before, with the pasts of that."""
+    """The past of each call: what its writer wrote and read before, with the pasts of that.
+
+    A process that ends takes with it what it had read and said to nobody: the next one of its name has what stands.
+    """
 
     def __init__(self, world: World) -> None:
         self._reads = {made.write: made.reads for producer in world.producers for made in producer.made}
         self._before: dict[Write, frozenset[Part]] = {}
         self._known: dict[Write, frozenset[Part]] = {}
+        standing = {
+            (write, partition)
+            for partition, log in world.disk.logs.items()
+            for frame in log.events()
+            for write in writes_in(frame)
+        }
         for producer in world.producers:
+            written: set[Part] = set()
             for earlier, made in pairwise(producer.made):
-                self._before[made.write] = frozenset((earlier.write, partition) for partition in earlier.keys)
+                parts = {(earlier.write, partition) for partition in earlier.keys}
+                written |= parts
+                is_new = earlier.write[1] != made.write[1]
+                self._before[made.write] = frozenset(written & standing if is_new else parts)
 
     def of(self, write: Write) -> frozenset[Part]:
         known = self._known.get(write)

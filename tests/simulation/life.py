@@ -103,10 +103,14 @@ class Life:
         """Its start state is served: before that nobody reads it."""
         self._served: dict[int, int] = {}
         """Topic → the position of the version that is served."""
+        self._held: dict[PartitionId, dict[bytes, int]] = {}
+        """State partition → the positions of its entries by key, while the start state is not complete."""
         self._at = dict(scope.starts)
         """What is applied, or passed by a jump."""
         for at in scope.latest:
             self.sink.jumps.begin(at)
+        for partition in self._at:
+            self._check(partition, None)
         self.look()
 
     def close(self) -> None:
@@ -196,11 +200,22 @@ class Life:
         topic = self.applier.topics[partition[0]]
         if partition == topic.weight_partition:
             self._check_served(partition, step)
-        elif self.is_ready:
+        elif not self.is_ready:
+            self._check_replay(partition, step)
+        else:
             at = self.core.position(partition)
             expected = self.home.states.entries(partition, at)
             held = dict(self.store.entries(partition).items())
             self._must(expected in (None, held), f"holds {held} of {partition} at {at:x}, the events say {expected}")
+
+    def _check_replay(self, partition: PartitionId, step: Step | None) -> None:
+        """Rule 3: what was copied late carries a position above the floor, and older events do not touch it."""
+        held = {key: entry.position for key, entry in self.store.entries(partition).items()}
+        before, self._held[partition] = self._held.get(partition, {}), held
+        if isinstance(step, Deliver):
+            at = step.frame.position
+            back = [key for key, was in before.items() if was > held.get(key, at)]
+            self._must(not back, f"{back} of {partition} went back behind what was copied, at {at:x}")
 
     def _check_served(self, partition: PartitionId, step: Step | None) -> None:
         topic = self.applier.topics[partition[0]]

@@ -94,7 +94,7 @@ class World:
                 if self.stalled.get((consumer.name, partition), 0.0) < self.clock.now and self.is_awake(consumer):
                     consumer.take(partition, most)
             if self.is_awake(consumer):
-                consumer.go_on(chance.choice([0, 1, 2, 8]))
+                consumer.go_on(chance.choice([0, 0, 1, 2]))
 
     def heal(self) -> bool:
         """No more faults: True once everybody has everything."""
@@ -105,6 +105,12 @@ class World:
         chance = self.stream("heal")
         for producer in self.producers:
             producer.pipe_is_full = False
+        if not self._heals(chance):
+            return False
+        self._begin_anew(chance)
+        return self._heals(chance)
+
+    def _heals(self, chance: random.Random) -> bool:
         for _ in range(HEAL_ROUNDS):
             self.clock.advance(0.3)
             self.heal_brokers(chance)
@@ -204,13 +210,26 @@ class World:
         self.disconnect(consumer, chance)
         consumer.crash()
 
+    def _begin_anew(self, chance: random.Random) -> None:
+        """Whatever is left of snapshots leads to the same: who can begin with one does."""
+        for consumer in self.consumers:
+            folders = self._snapshots_for(consumer)
+            if folders:
+                self.crash_consumer(consumer, chance)
+                self._start(consumer, chance.choice(folders))
+
+    def _snapshots_for(self, consumer: SimConsumer) -> list[str]:
+        """As beginnings."""
+        others = [other for other in self.consumers if other is not consumer and other.has_snapshots_for(consumer)]
+        return [*(["resume"] if consumer.snapshots else []), *(f"snapshot:{other.folder}" for other in others)]
+
     def start_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         """From whatever there is to begin with; where that leads nowhere, from the head."""
         if not self.is_served or consumer.is_running:
             return
-        others = [other for other in self.consumers if other.has_snapshots_for(consumer)]
-        ways = ["latest", "earliest", "resume", *(f"snapshot:{other.folder}" for other in others)]
-        start = chance.choice(ways)
+        self._start(consumer, chance.choice(["latest", "earliest", *2 * self._snapshots_for(consumer)]))
+
+    def _start(self, consumer: SimConsumer, start: str) -> None:
         if not consumer.start(start, self.ask):
             consumer.start("latest", self.ask)
         self.trace.note(f"{consumer.name} begins: {consumer.starts[-1]}")
