@@ -68,7 +68,7 @@ P = ParamSpec("P")
 def while_alive(method: Callable[Concatenate[SimBroker, P], None]) -> Callable[Concatenate[SimBroker, P], None]:
     """Does nothing once the process was killed, and ends where it is killed amidst it."""
 
-    def guarded(broker: SimBroker, *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(broker: SimBroker, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if not broker.is_dead:
             try:
                 method(broker, *args, **kwargs)

@@ -140,7 +140,7 @@ class SimConsumer:
     def connected(self, connection: Connection) -> None:
         life = self._living()
         life.link.connection = connection
-        life.feed.connected(Welcome(connection.broker.name, "", 1 << 20, 0.5))
+        life.feed.connected(Welcome(connection.broker_name, "", 1 << 20, 0.5))
 
     def lost(self) -> None:
         for inbox in self.inboxes.values():

@@ -15,8 +15,8 @@ from paramstream.events.kinds import Commit, Delete, Put
 from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
-from .disk import SimLog
 from .life import Life, wrong_values
+from .standing import SimLog
 from .states import Entries, changed_by
 from .world import World
 from .writes import Part, Write, write_of, write_of_version, writes_of_delete

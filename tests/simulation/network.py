@@ -94,6 +94,10 @@ class Connection:
     def id(self) -> bytes:
         return b"%d" % self.serial
 
+    @property
+    def broker_name(self) -> str:
+        return self.broker.name
+
     def send(self, frame: Buffer | Message | Asked) -> bool:
         """From the client. False, with nothing sent, where the connection is gone."""
         if not self.is_up:

@@ -99,7 +99,6 @@ class World:
     def heal(self) -> bool:
         """No more faults: True once everybody has everything."""
         self.healing = True
-        self.disk.mend()
         self.asleep.clear()
         self.stalled.clear()
         chance = self.stream("heal")
