@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .kinds import Kind
 from .world import World
 
 
@@ -19,3 +20,5 @@ class Act:
     """How often, beside the others."""
     is_fault: bool = True
     """Some worlds have none of it, and some much."""
+    kinds: tuple[Kind, ...] = ("alone", "shared")
+    """Of worlds in which it is done."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from . import acts_brokers, acts_calls, acts_disk, acts_network, acts_replicas
+from . import acts_brokers, acts_calls, acts_disk, acts_network, acts_replicas, acts_shared
 from .act import Act
 
 ACTS: dict[str, Act] = {
     act.name: act
-    for act in [*acts_calls.ACTS, *acts_brokers.ACTS, *acts_network.ACTS, *acts_replicas.ACTS, *acts_disk.ACTS]
+    for act in [
+        *acts_calls.ACTS,
+        *acts_brokers.ACTS,
+        *acts_network.ACTS,
+        *acts_replicas.ACTS,
+        *acts_disk.ACTS,
+        *acts_shared.ACTS,
+    ]
 }

@@ -32,8 +32,8 @@ def set_the_clock(world: World, chance: random.Random) -> None:
 
 
 ACTS = [
-    Act("end broker", end_broker, 3),
-    Act("sync", sync, 8),
-    Act("beat", beat, 8),
+    Act("end broker", end_broker, 3, kinds=("alone",)),
+    Act("sync", sync, 8, kinds=("alone",)),
+    Act("beat", beat, 8, kinds=("alone",)),
     Act("set the clock", set_the_clock, 1),
 ]

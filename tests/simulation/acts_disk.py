@@ -40,8 +40,8 @@ def trim(world: World, _chance: random.Random) -> None:
 
 
 ACTS = [
-    Act("fail disk", fail_disk, 2),
-    Act("fill disk", fill_disk, 0.5),
-    Act("kill amidst", kill_amidst, 2),
-    Act("trim", trim, 3),
+    Act("fail disk", fail_disk, 2, kinds=("alone",)),
+    Act("fill disk", fill_disk, 0.5, kinds=("alone",)),
+    Act("kill amidst", kill_amidst, 2, kinds=("alone",)),
+    Act("trim", trim, 3, kinds=("alone",)),
 ]

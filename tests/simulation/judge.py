@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from paramstream.consistency.gate import Ordering
+from paramstream.consistency.position import epoch_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
 from paramstream.errors import CorruptLog, StorageFull, VersionConflict
@@ -131,11 +132,22 @@ def _seen_once(world: World, consumer: SimConsumer) -> Iterable[str]:
 
 def _pasts_stand(world: World) -> Iterable[str]:
     """No event names an own earlier write that was lost before its session joined the epoch that it went to."""
+    positions = {partition: {record.position for record in log.records()} for partition, log in world.disk.logs.items()}
+    joins = {producer.name: producer.joins for producer in world.producers}
     for partition, log in world.disk.logs.items():
         for frame in log.events():
-            start = log.starts[frame.head.joined_epoch]
-            own = frame.stamp().own.items()
-            lost = [(other, at) for other, at in own if world.disk.logs[other].lost.get(at, start + 1) <= start]
+            head = frame.head
+            # What the session knew when it joined the event's epoch.
+            knew = next(
+                epochs
+                for incarnation, epochs in joins[head.producer]
+                if (incarnation, epochs.get(partition)) == (head.incarnation, head.joined_epoch)
+            )
+            lost = [
+                (other, at)
+                for other, at in frame.stamp().own.items()
+                if at not in positions[other] and epoch_of(at) < knew.get(other, 0)
+            ]
             if lost:
                 yield f"{writes_in(frame)} of {partition} rests on {lost}, which its producer knew to be lost"
 

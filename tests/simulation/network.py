@@ -116,7 +116,8 @@ class Connection:
     def reset(self, chance: random.Random, *, broker_gone: bool = False) -> None:
         """The connection breaks: a prefix of what was under way to the client was in time, and is handed over first."""
         for _ in range(chance.randint(0, len(self.down))):
-            self.client.received(self.down.popleft())
+            if self.down:
+                self.client.received(self.down.popleft())
         self.is_up = False
         self.down.clear()
         self.fetches.clear()
@@ -216,7 +217,8 @@ class Network:
         if connection.down_from > self._clock.now or not self._awake(connection.client):
             return
         for _ in range(min(most, len(connection.down))):
-            connection.client.received(connection.down.popleft())
+            if connection.down:  # Else the client has left it, for what it was told.
+                connection.client.received(connection.down.popleft())
 
     def _fetch(self, connection: Connection, chance: random.Random) -> None:
         """Fetches go over a socket of their own, which breaks by itself: one answer in twenty is lost."""

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .judge import problems, safety_problems
+from .kinds import kind_of
 from .scenario import Scenario, do
+from .shared_world import SharedWorld
 from .world import World
 
 
@@ -27,7 +29,7 @@ class Verdict:
 
 @contextmanager
 def a_world(seed: int) -> Generator[World]:
-    world = World(seed)
+    world = SharedWorld(seed) if kind_of(seed) == "shared" else World(seed)
     try:
         yield world
     finally:

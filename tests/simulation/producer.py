@@ -12,7 +12,7 @@ from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.calls import Join, Joined
+from paramstream.transport.calls import Join, Joined, OpenProducer
 from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
@@ -60,6 +60,7 @@ class SimProducer:
     """One producer name. A crash forgets its session; the next one has the next incarnation."""
 
     def __init__(self, name: str, open_name: Callable[[str], int]) -> None:
+        """`open_name` gives the next incarnation; 0 where the session asks for one over its connection."""
         self.name = name
         self._open_name = open_name
         self.core: SessionCore | None = None
@@ -74,7 +75,8 @@ class SimProducer:
         """A publish under way, its events to come, and the next one."""
         self._by_call: dict[int, Made] = {}
         self._join_wanted = False
-        self._joins = 0
+        self.joins: list[tuple[int, dict[PartitionId, int]]] = []
+        """(incarnation, partition → epoch joined) of every join that was answered."""
 
     @property
     def is_running(self) -> bool:
@@ -88,7 +90,7 @@ class SimProducer:
         self._join_wanted = False
         if self.core is None:
             self.incarnation = self._open_name(self.name)
-        self._ask_to_join()
+        self._ask()
 
     def lost(self) -> None:
         self.connection = None
@@ -101,9 +103,15 @@ class SimProducer:
         match item:
             case Told(call=Join() as join, answer=Joined() as joined):
                 self._joined(join, joined)
-            case Told(answer="Fenced"):
-                assert core is not None
+            case Told(call=OpenProducer(), answer=int() as incarnation):
+                if core is None:
+                    self.incarnation = incarnation
+                    self._ask()
+            case Told(answer="Fenced" | Fenced()):
+                assert core is not None, "nobody else opens the name"
                 self._do(core.fence(Fenced("a newer session"), fresh=not core.is_joined))
+            case Told():
+                self._join_wanted = True
             case Ack() if core is not None:
                 self._do(core.acked(item))
             case Refused() if core is not None:
@@ -115,14 +123,13 @@ class SimProducer:
 
     def tick(self) -> None:
         core = self.core
-        if core is None:
-            return
-        if core.congested and not self.pipe_is_full:
-            self._do(core.retry())
-        self._go_on()
+        if core is not None:
+            if core.congested and not self.pipe_is_full:
+                self._do(core.retry())
+            self._go_on()
         if self._join_wanted and self.connection is not None and not self.fenced:
             self._join_wanted = False
-            self._ask_to_join()
+            self._ask()
 
     def crash(self) -> None:
         """The process ends, and what it had not sent with it."""
@@ -192,16 +199,21 @@ class SimProducer:
         if join.incarnation != self.incarnation:
             return
         if self.core is None and joined.stopped:
-            pass  # Nobody can tell what the name has written there: its user opens it again once all is well.
-        elif self.core is None:
+            return  # Nobody can tell what the name has written there: its user opens it again once all is well.
+        self.joins.append((join.incarnation, {(each.topic, each.partition): each.epoch for each in joined.partitions}))
+        if self.core is None:
             self.core = SessionCore(self.name, self.incarnation, WINDOW_BYTES)
             self._do(self.core.joined(joined, fresh=True))
         else:
             self._do(self.core.joined(joined, fresh=not self.core.is_joined))
 
-    def _ask_to_join(self) -> None:
-        unconfirmed = self.core.unconfirmed() if self.core is not None else ()
+    def _ask(self) -> None:
+        """For an incarnation, where the session has none yet; then to join."""
         assert self.connection is not None
+        if not self.incarnation:
+            self.connection.send(Asked(OpenProducer(self.name)))
+            return
+        unconfirmed = self.core.unconfirmed() if self.core is not None else ()
         self.connection.send(Asked(Join(self.name, self.incarnation, unconfirmed)))
 
     def _do(self, effects: list[Effect]) -> None:

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 
 from .acts import ACTS
+from .kinds import kind_of
 from .world import World
 
 STEPS = 150
@@ -39,12 +40,13 @@ class Scenario:
 
 def drawn(seed: int, length: int = STEPS) -> Scenario:
     """Each world has its own climate: some faults never, some often."""
+    acts = {name: act for name, act in ACTS.items() if kind_of(seed) in act.kinds}
     weights = [
         act.weight
         * (random.Random(f"{seed}/climate/{name}").choice([0.0, 0.5, 1.0, 1.0, 4.0]) if act.is_fault else 1.0)
-        for name, act in ACTS.items()
+        for name, act in acts.items()
     ]
-    names = random.Random(f"{seed}/steps").choices(list(ACTS), weights, k=length)
+    names = random.Random(f"{seed}/steps").choices(list(acts), weights, k=length)
     return Scenario(seed, tuple(Step(number, name) for number, name in enumerate(names)))
 
 

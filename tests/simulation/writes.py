@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from paramstream.consistency.vector import PartitionId
 
+MAX_INCARNATION = 1 << 34
+"""Those of a real `__meta` begin above its epoch."""
+
 Write = tuple[str, int, int]
 """(producer, incarnation, number of the call)."""
 
@@ -37,11 +40,11 @@ def writes_of_delete(keys: Iterable[bytes]) -> list[Write]:
 def version_of(count: int, write: Write) -> int:
     """A version's number says who published it in which call; it goes up with `count`."""
     producer, incarnation, number = write
-    assert incarnation < 100 and number < 1000
-    return ((count * 10 + int(producer[1:])) * 100 + incarnation) * 1000 + number
+    assert incarnation < MAX_INCARNATION and number < 1000
+    return ((count * 10 + int(producer[1:])) * MAX_INCARNATION + incarnation) * 1000 + number
 
 
 def write_of_version(version: int) -> Write:
     rest, number = divmod(version, 1000)
-    rest, incarnation = divmod(rest, 100)
+    rest, incarnation = divmod(rest, MAX_INCARNATION)
     return f"p{rest % 10}", incarnation, number
