@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from house.checkout import ROOT
 from paramstream.consistency.causal import find_causal, find_converging
-from paramstream.consistency.history import Operation, Read, Write
+from paramstream.consistency.history import Line, Operation, Read, Write, read_lines
 from paramstream.consistency.operations import operations_of
 from paramstream.consistency.pram import find_pram
 
@@ -73,3 +74,10 @@ def test_every_litmus_history_is_on_the_page_with_its_verdict() -> None:
     cases = json.loads(LITMUS.read_text(encoding="utf-8"))
     shown = [(each.history, each.verdict) for each in EXAMPLES]
     assert [case["name"] for case in cases if (case["history"], case["verdict"]) not in shown] == []
+
+
+def test_the_lines_that_the_page_shows_are_lines_of_a_history(tmp_path: Path) -> None:
+    shown = re.findall(r"^\| `(\{.*\})` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    (tmp_path / "history.jsonl").write_text("\n".join(shown) + "\n", encoding="utf-8")
+    found = {type(line) for _, line in read_lines(tmp_path / "history.jsonl")}
+    assert found == set(get_args(Line)), "every kind of line, and nothing else"
