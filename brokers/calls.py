@@ -171,17 +171,11 @@ class Calls:
         self._pending.when(self._topics.written(entry), lambda: reply.answer(incarnation))
 
     def _join(self, peer: Peer, call: Join, reply: Reply) -> None:
-        newest = self.meta.producer_incarnation(call.name)
-        if call.incarnation < newest:
-            raise Fenced(
-                f"producer {call.name!r} of incarnation {call.incarnation} is not the newest ({newest})",
-                remedy="A producer name has one live session; close the other one or choose another name",
-            )
-        if call.incarnation > newest:
-            raise Fenced(
-                f"this broker does not know incarnation {call.incarnation} of producer {call.name!r}: it came back without the log",
-                remedy="Open the publisher again, and create the topic where it is gone",
-            )
+        fenced = _fenced(call, self.meta.producer_incarnation(call.name))
+        if fenced is not None:
+            # What only a broker believes that was taken over is no reason to end a session.
+            self._pending.when(self._meta_stands(), lambda: reply.fail(fenced))
+            return
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in call.unconfirmed}
         peer.joined[call.incarnation] = call.name
         healthy = {p: owned for p, owned in self._partitions.owned.items() if p != META and owned.error is None}
@@ -199,8 +193,13 @@ class Calls:
         needs = {partition: self._confirmed_by(owned) for partition, owned in healthy.items()}
         self._pending.when(needs, lambda: reply.answer(joined))
 
+    def _meta_stands(self) -> dict[PartitionId, int]:
+        """What must be durable before anybody is told what `__meta` says; nothing where that was read from the log."""
+        owned = self._partitions.owned.get(META)
+        return {} if owned is None else {META: self._confirmed_by(owned)}
+
     def _confirmed_by(self, owned: Owned) -> int:
-        """The position that must be durable before a join of the partition is answered.
+        """The position that must be durable before an answer that rests on this broker's being the owner.
 
         Where brokers share the log that of a record written since: only such a one shows that no other owner had claimed it.
         Under persistence "none" nothing is ever durable, and there is none.
@@ -231,17 +230,26 @@ class Calls:
     def _prepare_commit(self, call: PrepareCommit, reply: Reply) -> None:
         topic = self._topics.by_id(call.topic)
         weights = topic.id, topic.partitions
-        core = self._partitions.healthy(weights).core
-        prepared = core.prepare_commit(call)
-        self._pending.when({weights: core.answers_wait_for}, lambda: reply.answer(prepared))
+        owned = self._partitions.healthy(weights)
+        try:
+            prepared = owned.core.prepare_commit(call)
+        except ParamstreamError as error:
+            refusal = error
+            # A broker that was taken over lacks what stands by now.
+            self._pending.when({weights: self._confirmed_by(owned)}, lambda: reply.fail(refusal))
+        else:
+            self._pending.when({weights: owned.core.answers_wait_for}, lambda: reply.answer(prepared))
 
     def _await_durable(self, call: AwaitDurable, reply: Reply) -> None:
         """Of partitions that other brokers own nothing is said: neither waited for nor called lost."""
         needs: dict[PartitionId, int] = {}
         for topic_id, number, at in call.positions:
             partition = self._topics.by_id(topic_id).id, number
-            if partition in self._partitions.owned and not self._partitions.healthy(partition).core.is_lost(at):
-                needs[partition] = max(at, needs.get(partition, 0))
+            if partition in self._partitions.owned:
+                owned = self._partitions.healthy(partition)
+                # What it seems to have lost may stand with whoever has taken it over.
+                until = at if not owned.core.is_lost(at) else self._confirmed_by(owned)
+                needs[partition] = max(until, needs.get(partition, 0))
         self._pending.when(needs, lambda: reply.answer([at for at in call.positions if self._is_lost(*at)]))
 
     def _is_lost(self, topic_id: int, number: int, at: int) -> bool:
@@ -249,3 +257,18 @@ class Calls:
             return False
         owned = self._partitions.owned.get((topic_id, number))
         return owned is None or owned.core.is_lost(at)
+
+
+def _fenced(call: Join, newest: int) -> Fenced | None:
+    """Why the session may not join; None where it is the newest of its name."""
+    if call.incarnation < newest:
+        return Fenced(
+            f"producer {call.name!r} of incarnation {call.incarnation} is not the newest ({newest})",
+            remedy="A producer name has one live session; close the other one or choose another name",
+        )
+    if call.incarnation > newest:
+        return Fenced(
+            f"this broker does not know incarnation {call.incarnation} of producer {call.name!r}: it came back without the log",
+            remedy="Open the publisher again, and create the topic where it is gone",
+        )
+    return None

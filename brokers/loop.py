@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -20,7 +21,7 @@ from ..errors import CorruptLog, Fenced, InvalidEvent, ParamstreamError, Unknown
 from ..eventlog.log import PartitionLog
 from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer, EventFrame, decode_event
-from ..events.kinds import Payload
+from ..events.kinds import Note, Payload
 from ..events.limits import MAX_EVENT_BYTES
 from ..transport.calls import BrokerRecord
 from ..transport.messages import (
@@ -120,6 +121,8 @@ class Loop:
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
         """Partitions with a follower whose pipe was full."""
+        self._stopped: deque[tuple[Owned, ParamstreamError]] = deque()
+        """Since the last message."""
         self._next_heartbeat = self._next_moved = 0.0
         self.garbled_frames = 0
         """Frames that were no event and no control frame: counted, answered where that is possible, and dropped."""
@@ -147,8 +150,10 @@ class Loop:
             self._drain()
         for peer, frame in self.holding.ready(BATCH_MESSAGES):
             self._sequence(peer, frame)
+            self._let_go_stopped()
         self._end_batch()
         self._beat(time.monotonic())
+        self._let_go_stopped()
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 
@@ -159,6 +164,7 @@ class Loop:
             except zmq.Again:
                 return
             self._received(routing_id.bytes, [part.buffer for part in parts])
+            self._let_go_stopped()
 
     def _received(self, routing_id: bytes, parts: list[memoryview]) -> None:
         if routing_id == POST_ID:
@@ -308,6 +314,18 @@ class Loop:
         if owned is None or error is not None:
             assert error is not None
             self._clients.send(peer, Demoted(*partition, follow.after, 0, WireError.of(error)))
+            return
+        if follow.after > owned.core.accepted and owned.lasts and self._partitions.log.shared:
+            # The follower has had more than this broker: either the log is an older one, or another broker has taken over.
+            # A record that counts tells which.
+            self._pending.when({partition: self.write(partition, Note(), ())}, lambda: self._begin(peer, follow))
+        else:
+            self._begin(peer, follow)
+
+    def _begin(self, peer: Peer, follow: Follow) -> None:
+        partition = (follow.topic, follow.partition)
+        owned = self._partitions.owned.get(partition)
+        if owned is None or not self._clients.has(peer):
             return
         peer.follows.add(partition)
         heads = owned.heads(time.monotonic_ns())
@@ -459,8 +477,12 @@ class Loop:
             return
         owned.error = error
         _log.info("partition %016x/%d stops: %s", *owned.core.partition, error)
-        # Not amidst what is being done with it.
-        self._posting.post(lambda: self.owning.stopped(owned, error))
+        self._stopped.append((owned, error))
+
+    def _let_go_stopped(self) -> None:
+        """Not amidst what is being done with them; and before anything else comes, which would be told of another's claim."""
+        while self._stopped:
+            self.owning.stopped(*self._stopped.popleft())
 
     # --- heartbeats -----------------------------------------------------------------------------------------------
 

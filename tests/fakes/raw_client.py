@@ -55,7 +55,7 @@ class RawClient:
             raise answer.error.raised()
         return decode_result(answer.result, kind)
 
-    def take(self, kind: type[Any], timeout: float) -> Any:
+    def take(self, kind: type[Any] | tuple[type[Any], ...], timeout: float) -> Any:
         """The next message of the kind; what comes before it is dropped. None where it does not come in time."""
         deadline = time.monotonic() + timeout
         while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1000))):

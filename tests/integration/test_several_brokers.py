@@ -17,7 +17,7 @@ from paramstream.brokers.owned import META, Owned
 from paramstream.errors import NotOwner
 from paramstream.eventlog.log import Member, SlotListener
 from paramstream.events.codec import Head, encode_event
-from paramstream.events.kinds import Put, PutItem
+from paramstream.events.kinds import PartRef, Put, PutItem
 from paramstream.transport.calls import (
     AwaitDurable,
     CreateTopic,
@@ -27,6 +27,7 @@ from paramstream.transport.calls import (
     Joined,
     OpenProducer,
     PartitionRecord,
+    PrepareCommit,
 )
 from paramstream.transport.messages import Demoted, Follow, Moved, Refused, Request, Response
 from paramstream.transport.slots import SLOTS, slot_of
@@ -217,6 +218,34 @@ def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
         raw.send(Request(99, Join("trainer", incarnation)))
         assert raw.take(Moved, WAIT_S) is not None, "it notices before it answers, and sends its clients away"
         assert raw.take(Response, 0.5) is None
+
+
+@pytest.mark.parametrize("asks", ["join", "follow", "await", "prepare"])
+def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown(brokers: Brokers, asks: str) -> None:
+    """What it lacks stands with the one that has taken over: it finds that out before it answers."""
+    brokers.start("one")
+    brokers.start("two")
+    client = brokers.client()
+    topic = brokers.share_topic(client)
+    weights = topic.id, 8
+    old = brokers.owner_of(META if asks == "join" else weights)
+    new = next(name for name in brokers.open if name != old)
+    with RawClient(brokers.open[old].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        brokers.lose(old)
+        eventually(lambda: all(brokers.owns(new, each) for each in (META, *((topic.id, n) for n in range(9)))), WAIT_S)
+        with RawClient(brokers.open[new].endpoint) as other:
+            assert other.welcome(WAIT_S) is not None
+            incarnation = other.ask(OpenProducer("trainer"), int, WAIT_S)
+        at = vars(brokers.open[new])["_partitions"].owned[weights].core.sequenced
+        messages = {
+            "join": Request(99, Join("trainer", incarnation)),
+            "follow": Follow(*weights, at, 1 << 20),
+            "await": Request(99, AwaitDurable(((*weights, at),))),
+            "prepare": Request(99, PrepareCommit(topic.id, 1, (PartRef("trainer", incarnation, 1),), partition=8)),
+        }
+        raw.send(messages[asks])
+        assert isinstance(raw.take((Moved, Response, Demoted), WAIT_S), Moved)
 
 
 def test_a_deletion_that_was_taken_over_before_it_was_durable_deletes_nothing(brokers: Brokers) -> None:
