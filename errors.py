@@ -96,8 +96,10 @@ class NotDurable(ParamstreamError):
     """The topic's persistence is "none": nothing of it ever becomes durable."""
 
 
-class InvalidEvent(ParamstreamError):
-    """The input cannot be made an event: an unknown dtype, a value over a limit, a name that is empty or too long, …"""
+class InvalidEvent(ParamstreamError, ValueError):
+    """What a user or a peer hands in cannot be used: an unknown dtype, a value over a limit, a name that is empty or too long, a
+    text that is no vector, receipt or size, …
+    """
 
 
 class InvalidHistory(ParamstreamError):

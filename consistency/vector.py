@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 from urllib.parse import quote, unquote
 
-from .position import epoch_of, offset_of, position
+from ..errors import InvalidEvent
+from .position import MAX_EPOCH, MAX_OFFSET, epoch_of, offset_of, position
 
 PartitionId = tuple[int, int]
 """(topic id, partition number): how everything inside names a partition. Users see (topic name, partition number)."""
 
 META: PartitionId = (0, 0)
 """`__meta`, the internal partition: topics, tables, incarnations and announced snapshots. Its owner makes topics."""
+
+MAX_PARTITION = (1 << 32) - 1
+"""A partition's number has 32 bits wherever it is written."""
+
+# Digits as `str` writes them, and a topic that can be written again: no halves of characters.
+_ENTRY = re.compile(r"([^=,\ud800-\udfff]+)/([0-9]{1,10})=([0-9]{1,11}):([0-9]{1,9})")
 
 Topic = TypeVar("Topic", str, int)
 
@@ -68,19 +76,23 @@ class VersionVector(Mapping[tuple[Topic, int], int], Generic[Topic]):
 
     @staticmethod
     def parse(text: str) -> VersionVector[str]:
-        """The vector that `str` wrote. Raises `ValueError` that names the entry which cannot be read."""
+        """The vector that `str` wrote. Raises `InvalidEvent`, a `ValueError`, that names the entry which cannot be read."""
         positions: dict[tuple[str, int], int] = {}
         for entry in filter(None, text.split(",")):
-            try:
-                where, at = entry.split("=")
-                topic, number = where.rsplit("/", 1)
-                epoch, offset = at.split(":")
-                positions[unquote(topic), int(number)] = position(int(epoch), int(offset))
-            except (ValueError, AssertionError) as error:
-                raise ValueError(
-                    f"not a version vector entry: {entry!r} (expected topic/partition=epoch:offset)"
-                ) from error
+            partition, at = _read_entry(entry)
+            if partition in positions:
+                raise InvalidEvent(f"a version vector names {partition[0]}/{partition[1]} twice")
+            positions[partition] = at
         return VersionVector(positions)
+
+
+def _read_entry(entry: str) -> tuple[tuple[str, int], int]:
+    match = _ENTRY.fullmatch(entry)
+    if match is not None:
+        number, epoch, offset = (int(digits) for digits in match.groups()[1:])
+        if number <= MAX_PARTITION and epoch <= MAX_EPOCH and offset <= MAX_OFFSET:
+            return (unquote(match[1]), number), position(epoch, offset)
+    raise InvalidEvent(f"not a version vector entry: {entry!r} (expected topic/partition=epoch:offset)")
 
 
 EMPTY: VersionVector[int] = VersionVector()

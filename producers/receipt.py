@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Generator
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from urllib.parse import quote, unquote
 from ..consistency.vector import VersionVector
 from ..errors import InvalidEvent, NotDurable, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.kinds import PartRef
+from ..events.limits import check_name, check_version
 from ..transport.waiting import bounded
 from .calls import Call
 from .directory import Directory
 
 _PREFIX = "receipt:1"
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 class Outcome(Future[VersionVector[str]]):
@@ -221,14 +224,14 @@ class Receipt:
             prefix, quoted, life, version, positions, vector, *parts = text.split(";")
             if prefix != _PREFIX or len(parts) > 1:
                 raise ValueError(f"it begins with {prefix!r} and has {6 + len(parts)} fields")
-            producer, incarnation = unquote(quoted), int(life)
+            producer, incarnation = check_name("producer", unquote(quoted)), _number(life)
             record = ReceiptRecord(
                 producer,
                 incarnation,
-                int(version) if version else None,
+                check_version(_number(version)) if version else None,
                 VersionVector.parse(positions),
                 VersionVector.parse(vector),
-                tuple(PartRef(producer, incarnation, int(each)) for each in parts[0].split(",")) if parts else (),
+                tuple(PartRef(producer, incarnation, _number(each)) for each in parts[0].split(",")) if parts else (),
             )
         except ValueError as error:
             raise InvalidEvent(f"not a receipt: {error}", item=text[:64]) from error
@@ -282,6 +285,13 @@ class Receipt:
         except InvalidStateError:
             # Another thread was first.
             return
+
+
+def _number(text: str) -> int:
+    """64 bits, as `str` writes them. Raises `ValueError`."""
+    if not _NUMBER.fullmatch(text) or (number := int(text)) >= 1 << 64:
+        raise ValueError(f"{text[:32]!r} is no number of 64 bits")
+    return number
 
 
 def named_error(call: Call, error: ParamstreamError, directory: Directory) -> ParamstreamError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from ..errors import InvalidEvent
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -18,29 +20,29 @@ _UNITS = {
     "tib": 2**40,
 }
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)[ ]?([A-Za-z]*)")
+_SIZE = re.compile(r"([0-9]{1,100}(?:\.[0-9]{1,100})?)[ ]?([A-Za-z]*)")
 
 
 def parse_size(size: int | str) -> int:
     """Bytes meant by `size`: an int is bytes already, a text is a number and a unit.
 
     Units with an `i` are powers of 1,024 (`GiB`), those without are powers of 1,000 (`GB`); case does not matter. A fraction
-    such as `1.5GiB` is exact, and must come out as whole bytes. Raises `ValueError` naming the text for anything else, and for
-    a negative number.
+    such as `1.5GiB` is exact, and must come out as whole bytes. Raises `InvalidEvent`, a `ValueError`, naming the text for anything
+    else, and for a negative number.
     """
     if isinstance(size, int):
         if size < 0:
-            raise ValueError(f"a size cannot be negative: {size}")
+            raise InvalidEvent(f"a size cannot be negative: {size}")
         return size
     match = _SIZE.fullmatch(size.strip())
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ValueError(
+        raise InvalidEvent(
             f"not a size: {size!r}. Write bytes, or a number and one of KiB, MiB, GiB, TiB, KB, MB, GB, TB"
         )
     exact = Fraction(match[1]) * unit
     if exact.denominator != 1:
-        raise ValueError(f"not a whole number of bytes: {size!r}")
+        raise InvalidEvent(f"not a whole number of bytes: {size!r}")
     return exact.numerator
 
 
