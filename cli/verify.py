@@ -14,6 +14,7 @@ from ..eventlog.kafka.reading import KafkaReader
 from ..eventlog.kafka.settings import KafkaLog
 from ..eventlog.kafka.verifying import verify_kafka
 from ..eventlog.local import META
+from ..eventlog.open import path_of
 from ..eventlog.reading import FolderReader, LogReader
 from ..eventlog.verifying import PartitionCheck, verify_log
 from ..tiers.sizes import size_text
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if place.startswith("kafka:") or arguments.kafka_config is not None:
         arguments.log = place
         return _verify_kafka(log_of(arguments), place, as_json=arguments.json)
-    folder = Path(place.removeprefix("file:").removeprefix("snapshot:")).expanduser()
+    folder = path_of(place.removeprefix("file:").removeprefix("snapshot:"))
     if (folder / META).is_file():
         return _verify_folder(folder, as_json=arguments.json)
     if folder.is_dir() and is_snapshot_folder(folder):

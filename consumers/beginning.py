@@ -13,6 +13,7 @@ import msgspec
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent, NotDurable, UnknownTopic
+from ..eventlog.open import path_of
 from ..transport.calls import TopicRecord
 from .applying import Applier
 from .links import MakeLink
@@ -56,7 +57,7 @@ class Start:
                 )
             return cls("latest", Path(snapshot_dir), resume=True)
         if start.startswith(_SNAPSHOT) and len(start) > len(_SNAPSHOT):
-            return cls("latest", Path(start.removeprefix(_SNAPSHOT)).expanduser())
+            return cls("latest", path_of(start.removeprefix(_SNAPSHOT)))
         raise InvalidEvent(
             f"start={start!r} is no start of a replica",
             remedy='Give "latest", "earliest", "resume", "snapshot:DIR" or a VersionVector',

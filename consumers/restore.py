@@ -31,7 +31,7 @@ from ..errors import (
 from ..eventlog.kafka.changelog import KafkaChangelogs
 from ..eventlog.kafka.reading import KafkaReader
 from ..eventlog.kafka.settings import KafkaLog
-from ..eventlog.open import folder_of
+from ..eventlog.open import folder_of, path_of
 from ..eventlog.reading import ATTEMPTS, FolderReader
 from ..events.arrays import ArrayKind
 from ..events.limits import check_version
@@ -98,8 +98,8 @@ def restore(
     """
     wanted = Wanted(topic, store, dense_only, arrays, progress)
     if isinstance(source, str) and source.startswith(_SNAPSHOT) and len(source) > len(_SNAPSHOT):
-        return _from_snapshot(Path(source.removeprefix(_SNAPSHOT)).expanduser(), None, at, wanted)
-    folder = None if snapshots is None else Path(snapshots).expanduser()
+        return _from_snapshot(path_of(source.removeprefix(_SNAPSHOT)), None, at, wanted)
+    folder = None if snapshots is None else path_of(os.fspath(snapshots))
     is_folder = isinstance(source, str) and source.startswith("file:")
     for _ in range(1, 1 if is_folder else ATTEMPTS):
         # An owner that cuts what is being read looks like damage, once; a keeper replaces snapshots. (A folder's files are opened

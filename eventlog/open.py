@@ -70,4 +70,14 @@ def folder_of(url: str) -> Path:
         place = place[2:]
         if not place.startswith("/"):
             raise InvalidEvent(f"a file URL names no other machine: {url!r}", item=url, remedy='Give "file:DIR"')
-    return Path(place).expanduser()
+    return path_of(place)
+
+
+def path_of(place: str) -> Path:
+    """A path as people write it, with `~`. Raises `InvalidEvent` where none can have that name."""
+    if "\0" in place:
+        raise InvalidEvent(f"no path has a zero byte in it: {place!r}", item=repr(place))
+    try:
+        return Path(place).expanduser()
+    except RuntimeError as error:
+        raise InvalidEvent(f"not a path: {place!r}: {error}", item=place) from error
