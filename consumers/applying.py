@@ -10,9 +10,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import StorageFull
+from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame
-from ..events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, Table
+from ..events.kinds import (
+    STATE_KINDS,
+    WEIGHT_KINDS,
+    Chunk,
+    Commit,
+    Delete,
+    DeleteRows,
+    Gradients,
+    Kind,
+    Part,
+    Put,
+    Rows,
+    Table,
+)
 from ..events.validate import put_values
 from ..tiers.entries import Entry
 from ..tiers.store import TieredStore
@@ -159,6 +172,7 @@ class Applier:
 
         Raises `Missing`, `StorageFull` or `CorruptLog`; nothing is shown yet.
         """
+        self._check_place(step)
         if step.passed or not isinstance(step.frame.payload, Commit):
             return None
         versions = self.topics[step.partition[0]].versions
@@ -260,6 +274,16 @@ class Applier:
     def close(self) -> None:
         for topic_id in list(self.topics):
             self.drop(topic_id)
+
+    def _check_place(self, step: Deliver) -> None:
+        """Brokers see to it; a log may have been written by something else."""
+        kinds = WEIGHT_KINDS if step.partition == self.topics[step.partition[0]].weight_partition else STATE_KINDS
+        if step.frame.kind not in kinds and step.frame.kind is not Kind.NOTE:
+            raise CorruptLog(
+                f"a {step.frame.kind.label} has no place in this partition",
+                partition=step.partition[1],
+                position=step.frame.position,
+            )
 
     def _put(self, partition: PartitionId, frame: EventFrame, put: Put) -> None:
         # Operations of one event on one key are folded first: the last one stands.

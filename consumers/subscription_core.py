@@ -20,7 +20,7 @@ from ..consistency.gate import Gate, Ordering
 from ..consistency.position import epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
-from ..events.codec import EventFrame, decode_event, read_prefix
+from ..events.codec import decode_event, read_prefix
 from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
 from ..events.limits import MAX_EVENT_BYTES
 from ..events.validate import check_payload
@@ -318,7 +318,7 @@ class SubscriptionCore:
             self.repeated_events += 1
             return
         try:
-            held = Held(_decoded(frame), state.follow)
+            held = _held(frame, state.follow)
         except CorruptLog:
             # It may be whole in the log: the fetch decides.
             state.consumed_bytes += len(frame)
@@ -490,7 +490,8 @@ class SubscriptionCore:
         before = state.received
         for data in frames:
             try:
-                frame = _decoded(data)
+                held = _held(data)
+                frame = held.frame
                 if frame.partition_id != state.partition:
                     raise CorruptLog("a fetch answered with an event of another partition", position=frame.position)
             except CorruptLog as error:
@@ -501,7 +502,7 @@ class SubscriptionCore:
                     state.suspect = state.received
                     self._fetch(state)
                 return
-            state.take(Held(frame, 0), self._budget_bytes)
+            state.take(held, self._budget_bytes)
         self._integrate(state)
         if not frames:
             # Accepted and not readable yet, or a head that was lost: the next tick asks again, or follows.
@@ -528,7 +529,7 @@ class SubscriptionCore:
             if not frames:
                 raise LogTruncated("events that a commit needs are no longer in the log", position=hold.after)
             for data in frames:
-                frame = _decoded(data)
+                frame = _held(data).frame
                 if hold.after < frame.position < hold.until:
                     self._pending.append(Refetched(state.partition, frame))
                 hold.after = max(hold.after, frame.position)
@@ -610,19 +611,18 @@ class SubscriptionCore:
         return [state for state in self._followed.values() if state.mode is not Mode.STOPPED]
 
 
-def _decoded(data: memoryview) -> EventFrame:
-    """The event in a frame, whole and within the limits. Raises `CorruptLog`."""
+def _held(data: memoryview, follow: int = 0) -> Held:
+    """The event in a frame, whole and within the limits, its vectors too. Raises `CorruptLog`."""
     frame = decode_event(data)
     if frame.kind in LOG_ONLY_KINDS or (frame.kind is Kind.EPOCH) != (offset_of(frame.position) == 0):
         raise CorruptLog(f"a {frame.kind.label} has no place at this position", position=frame.position)
     try:
         check_payload(frame.payload, len(frame.bulk))
-        frame.stamp()
     except InvalidEvent as error:
         raise CorruptLog(
             f"a {frame.kind.label} event does not hold together: {error.problem}", position=frame.position
         ) from error
-    return frame
+    return Held(frame, follow)
 
 
 def _ahead(message: Demoted) -> EventLost:

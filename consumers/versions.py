@@ -13,7 +13,7 @@ from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame, decode_vector
 from ..events.digest import version_digest
-from ..events.kinds import Chunk, Commit, Segment, TensorSpec
+from ..events.kinds import Chunk, Commit, Part, Segment, TensorSpec
 from ..tiers.arena import Slot
 from ..tiers.dense import DenseVersion, Extent, lay_out
 from ..tiers.store import TieredStore
@@ -294,7 +294,7 @@ class Versions:
         self.staging.expect(_sizes(sealed.specs))
 
     def refetched(self, frame: EventFrame) -> None:
-        """An event that a commit was missing."""
+        """An event behind which a commit was missing something: notes, epoch records and other commits are there too."""
         if self._assembly is not None and isinstance(frame.payload, Chunk):
             chunk = StagedChunk.of(frame)
             chunk.frame = frame
@@ -303,7 +303,7 @@ class Versions:
             pass
         elif isinstance(frame.payload, Chunk):
             self.staging.stage_chunk(frame)
-        else:
+        elif isinstance(frame.payload, Part):
             self.staging.stage_part(frame)
 
     def learn_rewinds(self, rewinds: tuple[tuple[int, int], ...]) -> None:
