@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidEvent
-from .limits import MAX_RANK
+from .limits import MAX_RANK, MAX_TENSOR_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -54,10 +54,13 @@ def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
         raise InvalidEvent(f"the dtype {dtype!r} is not supported", remedy=f"Use one of {', '.join(DTYPES)}")
     if len(shape) > MAX_RANK or any(n < 0 for n in shape):
         raise InvalidEvent(f"the shape {shape} is not possible: at most {MAX_RANK} dimensions, none negative")
-    count = 1
+    nbytes = counted = DTYPES[dtype].itemsize
     for n in shape:
-        count *= n
-    return count * DTYPES[dtype].itemsize
+        nbytes *= n
+        counted *= n or 1  # numpy counts so too: no view has more, even of nothing.
+    if counted > MAX_TENSOR_BYTES:
+        raise InvalidEvent(f"the shape {shape} of {dtype} is over the limit of {MAX_TENSOR_BYTES} bytes")
+    return nbytes
 
 
 def describe(name: str, value: object) -> tuple[str, tuple[int, ...]]:

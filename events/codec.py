@@ -120,16 +120,25 @@ def encode_vector(vector: VersionVector[int]) -> bytes:
     return b"".join(_VECTOR_ENTRY.pack(topic, number, at) for (topic, number), at in sorted(vector.items()))
 
 
-@lru_cache(maxsize=1024)
 def decode_vector(data: bytes) -> VersionVector[int]:
     """Raises `CorruptLog` where the length is no whole number of entries. Cached: neighbours carry the same vectors."""
     if not data:
         return EMPTY
+    return _decode_vector(data) if len(data) <= _SMALL_VECTOR_BYTES else _decode_large_vector(data)
+
+
+def _read_vector(data: bytes) -> VersionVector[int]:
     if len(data) % _VECTOR_ENTRY.size:
         raise CorruptLog(
             f"an encoded vector of {len(data)} bytes is no whole number of {_VECTOR_ENTRY.size}-byte entries"
         )
     return VersionVector({(topic, number): at for topic, number, at in _VECTOR_ENTRY.iter_unpack(data)})
+
+
+_SMALL_VECTOR_BYTES = 4 * 1024
+# A vector in memory is ten times its bytes, and an event may carry 896 KiB of them: of large ones few are kept.
+_decode_vector = lru_cache(maxsize=1024)(_read_vector)
+_decode_large_vector = lru_cache(maxsize=8)(_read_vector)
 
 
 def encode_event(

@@ -19,6 +19,9 @@ MAX_KEY_BYTES = 4 * 1024
 MAX_VALUE_BYTES = 768 * 1024
 """A KV value: one operation must fit an event, beside its key and vectors."""
 
+MAX_TENSOR_BYTES = 1 << 48
+"""256 TiB, dimensions of 0 not counted: more than any machine holds, and sums of such sizes still fit 64 bits."""
+
 MAX_RANK = 32
 """Dimensions of a tensor, numpy's own limit before 2.0."""
 
