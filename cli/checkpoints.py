@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from ..errors import InvalidEvent
-from ..events.arrays import DTYPES, Array, as_numpy, describe, row_major
+from ..events.arrays import DTYPES, Array, as_numpy, describe, nbytes_of, row_major
 from ..events.tensorfile import DTYPE_OF_TAG, Entry, encode_header, in_file_order
 
 WRITE_BYTES = 8 << 20
@@ -116,6 +116,10 @@ def _view(path: Path, name: str, entry: Entry, data: memoryview) -> npt.NDArray[
             remedy=f"Convert it to one of {', '.join(DTYPE_OF_TAG)}",
         )
     shape = tuple(entry["shape"])
+    try:
+        nbytes_of(dtype, shape)
+    except InvalidEvent as error:
+        raise InvalidEvent(f"{path} holds a tensor that cannot be: {error.problem}", item=name) from error
     start, end = entry["data_offsets"]
     # numpy takes no view of nothing.
     return as_numpy(data[start:end], dtype, shape) if end > start else np.empty(shape, DTYPES[dtype])
@@ -131,12 +135,12 @@ def _index_of(folder: Path) -> dict[str, str] | None:
     try:
         content: Any = json.loads(found[0].read_text(encoding="utf-8"))
         index = {str(name): str(home) for name, home in content["weight_map"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidEvent(f"{found[0]} is no index of shards: it needs a weight_map from tensor to file") from error
     # An index names files beside it, and nothing else on this machine.
-    stray = [home for home in index.values() if Path(home).name != home]
+    stray = [home for home in index.values() if Path(home).name != home or not home.isprintable() or home in ("", "..")]
     if stray:
-        raise InvalidEvent(f"{found[0]} names a file outside its folder", item=stray[0])
+        raise InvalidEvent(f"{found[0]} names a file outside its folder, or none", item=repr(stray[0][:64]))
     return index
 
 

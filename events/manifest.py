@@ -12,7 +12,8 @@ import msgspec
 import xxhash
 
 from ..consistency.vector import VersionVector
-from ..errors import CorruptLog
+from ..errors import CorruptLog, InvalidEvent
+from .arrays import nbytes_of
 from .digest import DIGEST_BYTES
 from .kinds import Table, TensorSpec
 
@@ -159,7 +160,7 @@ def decode_manifest(data: bytes, place: str) -> tuple[Manifest, str]:
                 f"{place} has format {version}, this reader knows format {FORMAT}", item=place, remedy="Upgrade it"
             )
         manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptLog(f"{place} is no manifest of a snapshot: {error}", item=place) from error
     _check(manifest, place)
     return manifest, envelope.digest
@@ -184,21 +185,64 @@ class _Format(msgspec.Struct, frozen=True):
 
 def _check(manifest: Manifest, place: str) -> None:
     """What is written by somebody else is believed only where it hangs together."""
-    numbers = [state.number for state in manifest.state]
-    problem = ""
-    if manifest.weights.number != manifest.partitions or len(set(numbers)) != len(numbers):
-        problem = "it names partitions twice"
-    elif any(not 0 <= number < manifest.partitions for number in numbers):
-        problem = "it names partitions that its topic does not have"
-    elif any(floor > ceiling for floor, ceiling in manifest.spans().values()):
-        problem = "a ceiling lies below its floor"
-    else:
-        problem = next((each for file in manifest.files() if (each := _problem_of(file))), "")
-    sealed = manifest.weights.sealed
-    if not problem and sealed is not None and any(not _is_digest(tensor.digest) for tensor in sealed.tensors):
-        problem = "a tensor's digest is none"
+    problem = _problem_of_partitions(manifest) or _problem_of_numbers(manifest)
+    problem = problem or next((each for file in manifest.files() if (each := _problem_of(file))), "")
+    if not problem and manifest.weights.sealed is not None:
+        problem = _problem_of_tensors(manifest.weights.sealed.tensors)
     if problem:
         raise CorruptLog(f"{place} does not hold together: {problem}", item=place)
+
+
+def _problem_of_partitions(manifest: Manifest) -> str:
+    numbers = [state.number for state in manifest.state]
+    if manifest.weights.number != manifest.partitions or len(set(numbers)) != len(numbers):
+        return "it names partitions twice"
+    if any(not 0 <= number < manifest.partitions for number in numbers):
+        return "it names partitions that its topic does not have"
+    if any(floor > ceiling for floor, ceiling in manifest.spans().values()):
+        return "a ceiling lies below its floor"
+    return ""
+
+
+def _problem_of_numbers(manifest: Manifest) -> str:
+    """JSON's whole numbers may be of any size; positions and ids are not."""
+    sealed, vectors = manifest.weights.sealed, [manifest.context]
+    positions = [manifest.topic_id, *(at for span in manifest.spans().values() for at in span)]
+    times = [manifest.time, manifest.number]
+    if sealed is not None:
+        vectors += [sealed.needs, sealed.vector]
+        positions += [sealed.position, sealed.first]
+        times += [sealed.time, sealed.version]
+    for vector in vectors:
+        positions += [each for topic, _, at in vector for each in (topic, at)]
+    numbers = [manifest.partitions, *(number for vector in vectors for _, number, _ in vector)]
+    for values, bits in ((positions, 64), (times, 63), (numbers, 32)):
+        wrong = next((value for value in values if not 0 <= value < 1 << bits), None)
+        if wrong is not None:
+            return f"{wrong} is no number of {bits} bits"
+    return ""
+
+
+def _problem_of_tensors(tensors: tuple[TensorRecord, ...]) -> str:
+    specs = {tensor.name: tensor for tensor in tensors}
+    if len(specs) != len(tensors):
+        return "it names a tensor twice"
+    for tensor in tensors:
+        if not _is_digest(tensor.digest):
+            return "a tensor's digest is none"
+        try:
+            nbytes = nbytes_of(tensor.dtype, tensor.shape)
+        except InvalidEvent as error:
+            return f"tensor {tensor.name!r}: {error.problem}"
+        tied_to = specs.get(tensor.tied_to) if tensor.tied_to else tensor
+        values = tensor.dtype, tensor.shape, tensor.digest
+        if nbytes != tensor.nbytes:
+            return f"tensor {tensor.name!r} does not have {tensor.nbytes} bytes"
+        if tied_to is None or (tensor.tied_to and tied_to.tied_to) or values != (
+            tied_to.dtype, tied_to.shape, tied_to.digest
+        ):  # fmt: skip
+            return f"tensor {tensor.name!r} is tied to {tensor.tied_to!r}, which is not there with the same values"
+    return ""
 
 
 def _problem_of(file: FileRecord) -> str:

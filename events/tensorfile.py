@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple, TypedDict, cast
 
 from ..errors import CorruptLog, InvalidEvent
@@ -83,14 +84,25 @@ def decode_header(data: memoryview, place: str) -> dict[str, Place]:
             raise ValueError(f"a header of {begin - _LENGTH_BYTES} bytes in a file of {len(data)}")
         header = cast("dict[str, Any]", json.loads(bytes(data[_LENGTH_BYTES:begin])))
         header.pop(METADATA, None)
-        return {name: _place(entry, begin, len(data)) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidEvent) as error:
+        places = {name: _place(entry, begin, len(data)) for name, entry in header.items()}
+        _check_apart(places)
+        return places
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptLog(f"{place} is no safetensors file: {error}", item=place) from error
+
+
+def _check_apart(places: Mapping[str, Place]) -> None:
+    """No bytes are those of two tensors: all of them together are no more than the file."""
+    spans = sorted((place.start, place.end) for place in places.values() if place.end > place.start)
+    if any(start < end for (_, end), (start, _) in pairwise(spans)):
+        raise ValueError("two tensors lie in the same bytes")
 
 
 def _place(entry: Entry, begin: int, nbytes: int) -> Place:
     dtype, shape = DTYPE_OF_TAG[entry["dtype"]], tuple(entry["shape"])
     start, end = entry["data_offsets"]
+    if any(type(number) is not int for number in (*shape, start, end)):
+        raise TypeError("shapes and offsets are whole numbers")
     if not 0 <= start <= end <= nbytes - begin or end - start != nbytes_of(dtype, shape):
         raise ValueError(f"a {dtype} of shape {shape} cannot lie at {start} to {end}")
     return Place(dtype, shape, begin + start, begin + end)

@@ -11,7 +11,7 @@ from ...events import manifest as manifests
 from ...events.manifest import Manifest, decode_manifest
 
 LATEST = "latest"
-_SNAPSHOT = re.compile(r"snapshot-(\d{8,})")
+_SNAPSHOT = re.compile(r"snapshot-([0-9]{8,20})")
 _TOPIC = re.compile(r".*-([0-9a-f]{16})")
 _NAME_LETTERS = 80
 """Of a topic's name in its folder's: names may be longer than a file system's."""

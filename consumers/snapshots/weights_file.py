@@ -73,6 +73,10 @@ def load(record: SealedRecord, data: memoryview, place: str, store: TieredStore)
     if version_digest(specs.values()).hex() != record.digest:
         raise CorruptLog(f"the tensors of {place} are not those of the version", item=place, version=record.version)
     found = decode_header(data, place)
+    for tensor in record.tensors:
+        at = found.get(tensor.stored)
+        if not tensor.tied_to and tensor.nbytes != (at.end - at.start if at is not None else 0):
+            raise CorruptLog(f"{place} does not hold tensor {tensor.name!r}", item=tensor.name)
     extents, nbytes = lay_out({name: spec.nbytes for name, spec in specs.items() if not spec.tied_to})
     slot = store.allocate(nbytes)
     try:
@@ -80,7 +84,7 @@ def load(record: SealedRecord, data: memoryview, place: str, store: TieredStore)
             if not tensor.tied_to:
                 at = found.get(tensor.stored)
                 piece = data[at.start : at.end] if at is not None else data[:0]
-                if len(piece) != tensor.nbytes or tensor_digest(piece).hex() != tensor.digest:
+                if tensor_digest(piece).hex() != tensor.digest:
                     raise CorruptLog(f"{place} does not hold the bytes of tensor {tensor.name!r}", item=tensor.name)
                 slot.write(piece, extents[tensor.name].offset)
     except (CorruptLog, StorageFull):
