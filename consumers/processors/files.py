@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 KEPT = 2
 _SUFFIX, _ASIDE = ".snapshot", ".aside"
+_SNAPSHOT = re.compile(r"([0-9a-f]{16})\.snapshot")
 _HEADER = struct.Struct(
     "<8sQQQ"
 )  # magic with the format, checksum of all that follows it, bytes of the record, bytes of bulk
@@ -145,8 +147,8 @@ class SnapshotFolder:
 
     def _positions(self) -> list[int]:
         """Of the snapshots, oldest first."""
-        names = [Path(name) for name in os.listdir(self._folder)]
-        return sorted(int(name.stem, 16) for name in names if name.suffix == _SUFFIX and len(name.stem) == 16)
+        matches = (_SNAPSHOT.fullmatch(name) for name in os.listdir(self._folder))
+        return sorted(int(match[1], 16) for match in matches if match is not None)
 
     def _path(self, position: int) -> Path:
         return self._folder / f"{position:016x}{_SUFFIX}"

@@ -44,12 +44,11 @@ def encode_state(state: dict[Any, Any]) -> EncodedState:
 def decode_state(tree: bytes, bulk: memoryview) -> dict[Any, Any]:
     """The state that `encode_state` made; `bulk` is copied. Raises `CorruptLog` where it is none."""
 
-    def hook(code: int, data: memoryview) -> Any:
-        return _decoded(code, data, bulk, hook)
-
+    reader = _Reader(bulk)
     try:
-        state: dict[Any, Any] = msgspec.msgpack.Decoder(dict[Any, Any], ext_hook=hook).decode(tree)
-    except (msgspec.DecodeError, RecursionError, ValueError, InvalidEvent) as error:
+        state: dict[Any, Any] = msgspec.msgpack.Decoder(dict[Any, Any], ext_hook=reader.value).decode(tree)
+        reader.end()
+    except (ValueError, RecursionError) as error:  # A DecodeError is a ValueError, and an InvalidEvent too.
         raise CorruptLog(f"a state cannot be decoded: {error}") from error
     return state
 
@@ -132,27 +131,43 @@ class _Writer:
             raise _refused(f"the value is the same object (or memory) as that of state{other}; keep a copy", path)
 
 
-def _decoded(code: int, data: memoryview, bulk: memoryview, hook: Any) -> Any:
-    match code:
-        case 1:  # _TUPLE
-            return tuple(msgspec.msgpack.Decoder(list[Any], ext_hook=hook).decode(data))
-        case 2:  # _BYTEARRAY
-            return bytearray(data)
-        case 3:  # _SCALAR
-            dtype, values = msgspec.msgpack.decode(data, type=tuple[str, bytes])
-            nbytes_of(dtype, ())
-            return as_numpy(values, dtype, ())[()]
-        case 4:  # _ARRAY
-            dtype, shape, by_columns, writeable, at = msgspec.msgpack.decode(data, type=_ArrayRecord)
-            end = at + nbytes_of(dtype, shape)
-            if not 0 <= at <= end <= len(bulk):
-                raise ValueError(f"an array of bytes {at} to {end} lies outside of {len(bulk)}")
-            array = as_numpy(bytearray(bulk[at:end]), dtype, shape)
-            array = array.T if by_columns else array
-            array.flags.writeable = writeable
-            return array
-        case _:
-            raise ValueError(f"an unknown code {code}")
+@dataclass(slots=True)
+class _Reader:
+    bulk: memoryview
+    taken: int = 0
+    """Bytes of the bulk that arrays have had: each begins where the one before it ends, so that none is copied twice."""
+
+    def value(self, code: int, data: memoryview) -> Any:
+        match code:
+            case 1:  # _TUPLE
+                return tuple(msgspec.msgpack.Decoder(list[Any], ext_hook=self.value).decode(data))
+            case 2:  # _BYTEARRAY
+                return bytearray(data)
+            case 3:  # _SCALAR
+                dtype, values = msgspec.msgpack.decode(data, type=tuple[str, bytes])
+                if len(values) != nbytes_of(dtype, ()):
+                    raise ValueError(f"a {dtype} of {len(values)} bytes")
+                return as_numpy(values, dtype, ())[()]
+            case 4:  # _ARRAY
+                return self._array(*msgspec.msgpack.decode(data, type=_ArrayRecord))
+            case _:
+                raise ValueError(f"an unknown code {code}")
+
+    def _array(
+        self, dtype: str, shape: tuple[int, ...], by_columns: bool, writeable: bool, at: int
+    ) -> npt.NDArray[Any]:
+        end = at + nbytes_of(dtype, shape)
+        if at != self.taken or end > len(self.bulk):
+            raise ValueError(f"an array of bytes {at} to {end}, where {self.taken} of {len(self.bulk)} are taken")
+        self.taken = end
+        array = as_numpy(bytearray(self.bulk[at:end]), dtype, shape)
+        array = array.T if by_columns else array
+        array.flags.writeable = writeable
+        return array
+
+    def end(self) -> None:
+        if self.taken != len(self.bulk):
+            raise ValueError(f"{len(self.bulk) - self.taken} bytes belong to no array")
 
 
 _ArrayRecord = tuple[str, tuple[int, ...], bool, bool, int]
