@@ -310,7 +310,7 @@ def decode_message(frame: bytes | memoryview) -> AnyMessage:
         )
     try:
         message: AnyMessage = _decoder.decode(data[3:])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptLog(f"a control frame cannot be decoded: {error}") from error
     return message
 
@@ -323,5 +323,5 @@ def decode_result(raw: msgspec.Raw, kind: Any) -> Any:
     """The answer of a call as `kind`. Raises `CorruptLog` where it is something else."""
     try:
         return msgspec.msgpack.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptLog(f"an answer cannot be decoded: {error}") from error

@@ -71,7 +71,7 @@ def read_record(record: ChangelogRecord, place: str) -> Marker | tuple[bytes, En
                 return key, None
             stored = msgspec.msgpack.decode(record.value, type=_Stored)
             return key, Entry(stored.value, stored.position, stored.deadline, stored.valid_for)
-    except msgspec.MsgspecError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptLog(f"a record of the changelog {place} cannot be decoded: {error}", item=place) from error
     raise CorruptLog(f"the changelog {place} holds a record of an unknown kind {kind!r}", item=place)
 
