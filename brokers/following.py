@@ -131,7 +131,7 @@ class MetaReader:
             state = PartitionState.decode(recovered.base.bulk, recovered.base.position)
         for record in recovered.records:
             if record.kind not in LOG_ONLY_KINDS:
-                state.apply(record, registry=True)
+                state.replay(record, registry=True)
         self._tail = tail
         return state, []
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import InvalidEvent, TopicExists, UnknownTopic
+from ..errors import CorruptLog, InvalidEvent, TopicExists, UnknownTopic
 from ..events.kinds import Delete, Put, PutItem, Table
 from ..events.limits import check_name
 from ..events.validate import check_table
@@ -71,7 +71,7 @@ class MetaState:
         if found is None:
             known = ", ".join(topic.name for topic in self.topics()) or "none"
             raise UnknownTopic(f"no topic {name!r}", topic=name, remedy=f"Create it first; there are: {known}")
-        return msgspec.msgpack.decode(found, type=TopicRecord)
+        return self._read(_topic_key(name), TopicRecord)
 
     def topic_by_id(self, topic_id: int) -> TopicRecord | None:
         return next((topic for topic in self.topics() if topic.id == topic_id), None)
@@ -89,13 +89,13 @@ class MetaState:
 
     def snapshots(self, topic_id: int, keeper: str) -> list[AnnouncedSnapshot]:
         """What a keeper holds of a topic, oldest first. Any thread, as long as nothing but this one key is looked up."""
-        found = self._entries.get(_snapshot_key(topic_id, keeper))
-        return [] if found is None else msgspec.msgpack.decode(found, type=list[AnnouncedSnapshot])
+        key = _snapshot_key(topic_id, keeper)
+        return self._read(key, list[AnnouncedSnapshot]) if key in self._entries else []
 
     def keepers(self, topic_id: int) -> list[str]:
         """The keepers that have announced snapshots of a topic."""
         prefix = f"snapshot/{topic_id:016x}/"
-        return [key.decode().removeprefix(prefix) for key in self._keys(prefix)]
+        return [_text(key).removeprefix(prefix) for key in self._keys(prefix)]
 
     # --- calls: what to write, and what to answer once it is durable ---
 
@@ -111,7 +111,7 @@ class MetaState:
         if found is None:
             assert topic_id and self.topic_by_id(topic_id) is None
             return _put({_topic_key(call.name): record}), record
-        existing = msgspec.msgpack.decode(found, type=TopicRecord)
+        existing = self._read(_topic_key(call.name), TopicRecord)
         if not call.exist_ok or _settings(existing) != _settings(record):
             raise TopicExists(
                 f"it exists with {_settings(existing)}, asked for was {_settings(record)}",
@@ -188,7 +188,11 @@ class MetaState:
         return [key for key in self._entries if key.startswith(start)]
 
     def _read(self, key: bytes, kind: type[_Value]) -> _Value:
-        return msgspec.msgpack.decode(self._entries[key], type=kind)
+        """Raises `CorruptLog` for what no broker wrote."""
+        try:
+            return msgspec.msgpack.decode(self._entries[key], type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CorruptLog(f"the entry {key!r} of `__meta` cannot be decoded: {error}", item=repr(key)) from error
 
     def _number(self, key: bytes) -> int:
         return self._read(key, int) if key in self._entries else 0
@@ -198,6 +202,13 @@ def _put(values: Mapping[bytes, Any]) -> Entry:
     encoded = {key: msgspec.msgpack.encode(value) for key, value in values.items()}
     items = tuple(PutItem(key, len(value)) for key, value in encoded.items())
     return Entry(Put(items=items), tuple(encoded.values()))
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptLog(f"the entry {key!r} of `__meta` has no name: {error}", item=repr(key)) from error
 
 
 def _topic_key(name: str) -> bytes:

@@ -102,7 +102,7 @@ class PartitionCore:
         assert not self._is_open
         for record in records:
             if record.kind not in LOG_ONLY_KINDS:
-                self.state.apply(record, registry=self.settings.role == "meta")
+                self.state.replay(record, registry=self.settings.role == "meta")
         self._durable = self.state.position
 
     def open(self, clock_ns: int, monotonic_ns: int, boot: str, failed_writes: int) -> list[Effect]:

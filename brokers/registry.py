@@ -28,6 +28,6 @@ def _state_of(reader: LogReader, partition: PartitionId) -> PartitionState:
     state = PartitionState() if read.base is None else PartitionState.decode(read.base.bulk, read.base.position)
     for record in read.records:
         if record.kind is not Kind.BASE:
-            state.apply(record, registry=partition == META)
+            state.replay(record, registry=partition == META)
     state.forget(read.start)
     return state

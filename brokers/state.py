@@ -13,10 +13,10 @@ import msgspec
 from ..consistency.epochs import REMEMBERED_EPOCHS, EpochEnds
 from ..consistency.position import epoch_of, show
 from ..consistency.vector import EMPTY
-from ..errors import CorruptLog
+from ..errors import CorruptLog, EventLost, InvalidEvent
 from ..events.codec import Buffer, EventFrame, Head, decode_vector, encode_vector
-from ..events.kinds import Chunk, Commit, Delete, Epoch, Note, Part, Put, Table
-from ..events.validate import put_values
+from ..events.kinds import WEIGHT_KINDS, Chunk, Commit, Delete, Epoch, Note, Part, Put, Table
+from ..events.validate import check_payload, put_values
 from ..transport.calls import LastEvent
 from .dense import DenseState
 
@@ -94,6 +94,19 @@ class PartitionState(msgspec.Struct, array_like=True):
                 pass
         if frame.head.producer:
             self._take(frame.head, frame.position)
+
+    def replay(self, record: EventFrame, registry: bool = False) -> None:
+        """As `apply`, of a record that was read back. Raises `CorruptLog` where it does not go with what stands before it."""
+        try:
+            if record.kind in WEIGHT_KINDS:
+                check_payload(record.payload, len(record.bulk))
+            self.apply(record, registry)
+        except (InvalidEvent, EventLost) as error:
+            raise CorruptLog(
+                f"a {record.kind.label} does not go with the log before it: {error}",
+                partition=record.partition,
+                position=record.position,
+            ) from error
 
     def forget(self, start: int, joined: Collection[str] = ()) -> None:
         """The log now begins after `start`: drop what lies before.
