@@ -49,7 +49,7 @@ def segment_path(folder: Path, number: int) -> Path:
 def segment_numbers(names: list[str]) -> list[int]:
     """The numbers of the segments among a folder's names, in order."""
     stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
 @contextmanager

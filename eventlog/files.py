@@ -138,6 +138,7 @@ class SlotFile:
     """
 
     _HEADER = struct.Struct("<QQ")  # checksum of what follows it, number
+    _MAX_NUMBER = 1 << 63  # No writer comes so far, and the next number must fit too.
     _SLOT_NBYTES = 512  # a sector: disks write it whole or not at all
 
     def __init__(self, disk: Disk, handle: int, payload_nbytes: int) -> None:
@@ -171,7 +172,7 @@ class SlotFile:
             if len(slot) < self._nbytes:
                 continue
             found, number = self._HEADER.unpack_from(slot)
-            if found == checksum(slot[8:]) and number > (self._number if newest is not None else 0):
+            if found == checksum(slot[8:]) and self._MAX_NUMBER > number > (self._number if newest is not None else 0):
                 self._number, newest = number, slot[self._HEADER.size :]
         return newest
 

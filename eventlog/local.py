@@ -8,6 +8,7 @@ DIR/<topic id>-<number>/    a partition: its segments, their indices, and how fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ DEFAULT_LIMIT = 64 * 1024**3
 META = "meta"
 META_TEXT = "paramstream log, format 1\n"
 _DROPPED = ".dropped"
+_PARTITION = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]{0,9})")
 
 
 class LocalLog:
@@ -194,12 +196,8 @@ def partition_folder(folder: Path, partition: PartitionId) -> Path:
 
 def held_partitions(names: list[str]) -> list[PartitionId]:
     """The partitions whose folders are among `names`, in order."""
-    found = list[PartitionId]()
-    for name in names:
-        topic, dash, number = name.partition("-")
-        if dash and len(topic) == 16 and number.isdecimal():
-            found.append((int(topic, 16), int(number)))
-    return sorted(found)
+    matches = (_PARTITION.fullmatch(name) for name in names)
+    return sorted((int(match[1], 16), int(match[2])) for match in matches if match is not None)
 
 
 def check_meta(disk: Disk, folder: Path) -> None:

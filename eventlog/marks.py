@@ -13,6 +13,8 @@ from ..events.digest import checksum
 from .files import Disk, SlotFile
 
 _COUNT = struct.Struct("<Q")
+_MAX_COUNT = 1 << 63
+"""Nobody counts so far: it is not what was written."""
 _END = struct.Struct("<QQQQQ")
 
 
@@ -38,10 +40,11 @@ class FailureCount:
         self._lock = Lock()
         self._slots = SlotFile(disk, disk.open(path, write=True), _COUNT.size)
         payload = self._slots.read()
-        if payload is None:
+        count: int | None = None if payload is None else _COUNT.unpack(payload)[0]
+        if count is None or count > _MAX_COUNT:
             self._slots.close()
             raise _damaged_count(path)
-        self._count: int = _COUNT.unpack(payload)[0]
+        self._count = count
 
     @property
     def count(self) -> int:
@@ -67,7 +70,8 @@ def check_failures(disk: Disk, folder: Path) -> None:
         return
     slots = SlotFile(disk, disk.open(folder / FailureCount.NAME), _COUNT.size)
     try:
-        if slots.read() is None:
+        payload = slots.read()
+        if payload is None or _COUNT.unpack(payload)[0] > _MAX_COUNT:
             raise _damaged_count(folder / FailureCount.NAME)
     finally:
         slots.close()
