@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import ConnectFailed, InvalidEvent
+from ...errors import ConnectFailed, CorruptLog, InvalidEvent
 from .membership import Claimant, SlotMap, decode_claimant, decode_map, encode, share_out
 from .settings import KafkaLog
 from .thread import KafkaThread
@@ -207,7 +207,13 @@ class SlotGroup:
 
     def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, Any]:
         """This member was picked to share out."""
-        claimants = {name: decode_claimant(metadata.user_data) for name, metadata in members.items()}
+        claimants = dict[str, Claimant]()
+        for name, metadata in members.items():
+            try:
+                claimants[name] = decode_claimant(metadata.user_data)
+            except CorruptLog as error:
+                # It gets no slots.
+                _log.error("a stranger, %s, is in the group %s: %s", name, self._group, error.problem)
         slot_map = share_out(claimants, self._slots, max(0, int((self._clock_s() - _2026) * 64)))
         data, assignment = encode(slot_map), _protocol().ConsumerProtocolMemberAssignment
         return {
@@ -217,8 +223,8 @@ class SlotGroup:
     def on_assignment(self, assignment: Any) -> None:
         try:
             slot_map = decode_map(assignment.user_data)
-        except msgspec.DecodeError:
-            _log.error("the group %s was given slots by a stranger", self._group)
+        except CorruptLog as error:
+            _log.error("the group %s was given slots by a stranger: %s", self._group, error.problem)
             return
         slots = {slot for _, numbers in assignment.assignment for slot in numbers}
         mine = [

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ...errors import CorruptLog
+
+MAX_NUMBER = 1 << 63
+"""Maps are counted from a clock in 1/64 s: none comes near."""
+
 
 class Claimant(msgspec.Struct, array_like=True, frozen=True):
     """What a member says of itself when it joins."""
@@ -88,9 +93,26 @@ def encode(value: Claimant | SlotMap) -> bytes:
 
 
 def decode_claimant(data: bytes) -> Claimant:
-    """Raises `msgspec.DecodeError` where a stranger joined the group."""
-    return _claimants.decode(data)
+    """Raises `CorruptLog` where a stranger joined the group."""
+    try:
+        claimant = _claimants.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptLog(f"a member of the group does not say what brokers say: {error}") from error
+    _check_number(claimant.number)
+    return claimant
 
 
 def decode_map(data: bytes) -> SlotMap:
-    return _maps.decode(data)
+    """Raises `CorruptLog` where a stranger shared out."""
+    try:
+        slot_map = _maps.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptLog(f"the group was given no map of slots: {error}") from error
+    _check_number(slot_map.number)
+    return slot_map
+
+
+def _check_number(number: int) -> None:
+    """The next one is greater, and must fit too."""
+    if not 0 <= number < MAX_NUMBER:
+        raise CorruptLog(f"no map of slots has the number {number}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...consistency.vector import PartitionId
 from ...errors import CorruptLog
-from ...events.codec import MAGIC, PREFIX_BYTES, Prefix, check_frame
+from ...events.codec import MAGIC, MAX_BASE_BYTES, PREFIX_BYTES, Prefix, check_frame
 from ...events.digest import checksum
 
 MAX_VALUE_BYTES = 960 * 1024
@@ -23,6 +23,9 @@ MAX_BATCH_BYTES = 1_000_000
 
 RECORD_OVERHEAD = 64
 """More than a record takes beside its value: lengths, offset and time as variable-length numbers, and the key."""
+
+MAX_PIECES = -(-MAX_BASE_BYTES // MAX_VALUE_BYTES)
+"""Of the largest frame."""
 
 _MARK = struct.Struct("<4sHHqQQ")
 _MAGIC = b"PSK1"
@@ -121,7 +124,8 @@ class Assembler:
             return False
         first, begun = self._first
         held = len(self._pieces)
-        is_next = mark.piece == held and offset == first + held
+        # No frame has more pieces than the largest base, whatever a mark says.
+        is_next = mark.piece == held < MAX_PIECES and offset == first + held
         return is_next and (mark.pieces, mark.frame) == (begun.pieces, begun.frame)
 
     def _forget(self) -> None:

@@ -141,12 +141,17 @@ class KafkaLog:
         """
         if self.ssl_context is not None:
             raise _wrong("ssl_context", "another process needs these settings: give the TLS files instead")
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ssl_context"}
-        return msgspec.json.encode(values)
+        values = {name: getattr(self, name) for name in _names()}
+        return msgspec.json.encode({name: value for name, value in values.items() if value is not None})
 
     @classmethod
     def decode(cls, data: bytes) -> KafkaLog:
-        return cls(**msgspec.json.decode(data, type=dict[str, Any]))
+        """Raises `InvalidEvent` for what `encode` did not write."""
+        try:
+            values = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _wrong("kafka_config", f"the settings cannot be read: {error}") from error
+        return cls._of(values, "what was handed over")
 
     @classmethod
     def from_file(cls, path: Path, environment: Mapping[str, str] | None = None, *, url: str = "") -> KafkaLog:
@@ -158,21 +163,31 @@ class KafkaLog:
         try:
             with open(path, "rb") as file:
                 values = tomllib.load(file)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # A TOMLDecodeError is a ValueError, and so are others.
             raise _wrong("kafka_config", f"{path} cannot be read: {error}") from error
-        known = {each.name: each for each in fields(cls) if each.name != "ssl_context"}
-        for name, value in values.items():
-            if name not in known:
-                raise _wrong(name, f"{path} holds an unknown setting; known ones are {', '.join(known)}")
-            _check_type(name, value)
         password = (os.environ if environment is None else environment).get(PASSWORD_VARIABLE)
         if password is not None and "sasl_plain_username" in values:
             values.setdefault("sasl_plain_password", password)
         if url:
             values["bootstrap_servers"] = list(cls.from_url(url).bootstrap_servers)
+        return cls._of(values, str(path))
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any], place: str) -> KafkaLog:
+        """The settings that somebody else has written down."""
+        known = _names()
+        for name, value in values.items():
+            if name not in known:
+                raise _wrong(name, f"{place} holds an unknown setting; known ones are {', '.join(known)}")
+            _check_type(name, value)
         if "bootstrap_servers" not in values:
-            raise _wrong("bootstrap_servers", f"{path} names no server")
+            raise _wrong("bootstrap_servers", f"{place} names no server")
         return cls(**values)
+
+
+def _names() -> list[str]:
+    """Of the settings that can be written down."""
+    return [each.name for each in fields(KafkaLog) if each.name != "ssl_context"]
 
 
 def _check_server(server: str) -> None:
@@ -182,7 +197,7 @@ def _check_server(server: str) -> None:
 
 
 def _check_type(name: str, value: object) -> None:
-    """What a TOML file gives for a setting; the values themselves are checked where they are used."""
+    """What a file gives for a setting; the values themselves are checked where they are used."""
     if name == "bootstrap_servers":
         right = isinstance(value, str) or (
             isinstance(value, list) and all(isinstance(each, str) for each in cast("list[object]", value))

@@ -39,6 +39,7 @@ SHOWN = (
 """What `describe_topic` tells."""
 
 _STRANGE = re.compile(r"[^A-Za-z0-9_-]+")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _ID = re.compile(r"\.([0-9a-f]{16})")
 
 
@@ -122,7 +123,7 @@ def _harmful(topic: TopicSettings) -> list[tuple[str, str, str, str]]:
 
 def _number(values: Mapping[str, str], setting: str, default: int) -> int:
     text = values.get(setting, "")
-    return int(text) if text.lstrip("-").isdecimal() else default
+    return int(text) if _NUMBER.fullmatch(text) else default
 
 
 def shown_settings(name: str, topic: TopicSettings) -> dict[str, str]:

@@ -104,6 +104,34 @@ def connection_options(settings: KafkaLog) -> dict[str, Any]:
     return options
 
 
+def read_page(partition: int, data: bytes, offset: int) -> Page:
+    """What a fetch from `offset` on was answered with. Damage behind the first record ends the page; the next one meets it.
+
+    Raises `CorruptLog` where a batch's checksum does not match, or it holds something else than its form says.
+    """
+    found, next_offset, batches = list[Record](), offset, aiokafka(".record.memory_records").MemoryRecords(data)
+    try:
+        while batches.has_next():
+            batch = batches.next_batch()
+            if not batch.validate_crc():
+                raise CorruptLog(f"the batch at Kafka's offset {next_offset} fails its checksum", partition=partition)
+            rows: list[Record] = []
+            if not (batch.is_control_batch or getattr(batch, "is_transactional", False)):
+                rows = [Record(each.offset, each.key, each.value or b"") for each in batch]
+            found += rows
+            next_offset = max(next_offset, batch.next_offset)
+    except CorruptLog:
+        if not found:
+            raise
+    except (aiokafka(".errors").KafkaError, ValueError, LookupError, ArithmeticError, SystemError) as error:
+        # The last one is how aiokafka's compiled reader meets a negative length.
+        if not found:
+            raise CorruptLog(
+                f"the batch at Kafka's offset {next_offset} cannot be read: {_text(error)}", partition=partition
+            ) from error
+    return Page(found, next_offset)
+
+
 async def end_producer(producer: Any, within_s: float) -> None:
     """Stop a producer of aiokafka, whatever Kafka does. Its own `stop` waits for what it still has to send: while Kafka is away
     that never ends, and one that is cancelled leaves its task and connections behind.
@@ -125,7 +153,6 @@ class Wire:
         self._errors = aiokafka(".errors")
         self._fetch = aiokafka(".protocol.fetch")
         self._offset = aiokafka(".protocol.offset")
-        self._memory_records = aiokafka(".record.memory_records").MemoryRecords
         self._admin_module = aiokafka(".admin")
         self._settings = settings
         self._options = connection_options(settings)
@@ -228,20 +255,7 @@ class Wire:
         asked = [(topic, [(partition, offset, max_bytes)])]
         request = self._fetch.FetchRequest(FETCH_WAIT_MS, 1, max_bytes, _READ_UNCOMMITTED, asked)
         (_, _, *_, data) = await self._ask_leader(topic, partition, request)
-        return self._page(partition, data or b"", offset)
-
-    def _page(self, partition: int, data: bytes, offset: int) -> Page:
-        found, next_offset, batches = list[Record](), offset, self._memory_records(data)
-        while batches.has_next():
-            batch = batches.next_batch()
-            if not batch.validate_crc():
-                if found:
-                    break  # What stands before it is given first; it is met again.
-                raise CorruptLog(f"the batch at Kafka's offset {next_offset} fails its checksum", partition=partition)
-            if not (batch.is_control_batch or getattr(batch, "is_transactional", False)):
-                found += [Record(each.offset, each.key, each.value or b"") for each in batch]
-            next_offset = max(next_offset, batch.next_offset)
-        return Page(found, next_offset)
+        return read_page(partition, data or b"", offset)
 
     async def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """The offset of the first record held, and the one behind the last that Kafka shows."""
