@@ -225,6 +225,8 @@ class OwnerCore:
         """
         assert self._state is _State.UNSURE
         before = self._known.point
+        # At every moment what is known stands before it, so that a read amidst a reread misses nothing.
+        self._next_offset = whole.end
         if not self._known.takes(whole.prefix, whole.frame):
             return None
         if self._pending and self._pending[0].prefix == whole.prefix:

@@ -197,6 +197,9 @@ class World:
             self.network()  # More comes while it reads.
             for whole in at_once(scan.page(self.chance.choice((1, 1 << 22)))):
                 self.stood(broker, broker.core.met(whole))
+                if whole.end % 16 == 0:
+                    known = self.truth(broker.core.next_offset).reached
+                    assert broker.core.known.reached == known, "a read amidst a reread would miss something"
         broker.core.reread_to(scan.offset)
 
     def wait(self, broker: Broker, request: Request) -> None:
