@@ -77,8 +77,9 @@ class WriteBack:
         numbers: Sequence[int],
         changelogs: Changelogs,
         every_s: float = FLUSH_S,
+        batch_keys: int = BATCH_KEYS,
     ) -> None:
-        """`numbers`: the state partitions. Raises `InvalidEvent` where the replica shows what can still be lost."""
+        """`numbers`: the state partitions. `batch_keys`: most keys of one write. Raises `InvalidEvent` where the replica shows what can still be lost."""
         if not core.durable_only:
             raise InvalidEvent('only a replica with visibility="durable" writes its state back', topic=record.name)
         self._sink = sink
@@ -87,6 +88,7 @@ class WriteBack:
         self._store = store
         self._record = record
         self._every_s = every_s
+        self._batch_keys = batch_keys
         self._changelogs = changelogs
         self._writers = [_Writer((record.id, number)) for number in numbers]
         self._closing = False
@@ -140,7 +142,7 @@ class WriteBack:
             is_last = False
             while not is_last:
                 is_last = self._wait(pause)
-                pause = self._every_s if self._round() else min(max(2 * pause, RETRY_S[0]), RETRY_S[1])
+                pause = self._every_s if self.turn() else min(max(2 * pause, RETRY_S[0]), RETRY_S[1])
                 if isinstance(self.error, Fenced):
                     return
         finally:
@@ -153,8 +155,8 @@ class WriteBack:
             self._changed.wait_for(lambda: self._closing or (self._asked and self.error is None), timeout=pause)
             return self._closing
 
-    def _round(self) -> bool:
-        """Flush every partition. False where one failed: it is opened anew in the next round."""
+    def turn(self) -> bool:
+        """Flush every partition, in the thread that does nothing else. False where one failed: it is opened anew in the next turn."""
         with self._changed:
             is_asked, self._asked = self._asked, False
         failed: ParamstreamError | None = None
@@ -187,7 +189,7 @@ class WriteBack:
         changelog, core = self._opened(writer)
         is_due = self._begin(writer, core, is_asked)
         while is_due:
-            batch, records, marked = self._look_up(writer.partition, core, core.next_batch(BATCH_KEYS))
+            batch, records, marked = self._look_up(writer.partition, core, core.next_batch(self._batch_keys))
             changelog.write([*records, marker_record(marked)])
             core.written(batch, marked)
             is_due = not batch.is_last

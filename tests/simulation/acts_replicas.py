@@ -26,8 +26,24 @@ def take_snapshot(world: World, chance: random.Random) -> None:
         world.trace.note(f"{consumer.name} begins a snapshot of {topic.name}")
 
 
+def write_back(world: World, chance: random.Random) -> None:
+    """Some replica that may flushes what is dirty; it takes the changelog from whoever wrote it before."""
+    topic = chance.choice(world.topics)
+    able = [consumer for consumer in world.consumers if consumer.may_flush(topic)]
+    if able:
+        consumer = chance.choice(able)
+        if consumer.begin_flush(topic, world.changelogs):
+            world.trace.note(f"{consumer.name} begins to flush {topic.name}")
+
+
+def compact(world: World, chance: random.Random) -> None:
+    world.changelogs.compact(chance)
+
+
 ACTS = [
     Act("crash replica", crash_replica, 4),
     Act("start replica", start_replica, 8, is_fault=False),
     Act("take snapshot", take_snapshot, 6),
+    Act("write back", write_back, 6),
+    Act("compact", compact, 2),
 ]

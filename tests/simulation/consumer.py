@@ -10,7 +10,9 @@ from pathlib import Path
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
 from paramstream.consumers.applying import TopicState
+from paramstream.consumers.changelog.seeding import seed_of
 from paramstream.consumers.effects import Deliver, EpochBegan
+from paramstream.consumers.snapshots.seeding import Seed
 from paramstream.errors import EventLost, OutcomeUnknown, ParamstreamError
 from paramstream.events.codec import decode_event
 from paramstream.tiers.entries import Entry
@@ -18,6 +20,7 @@ from paramstream.transport.calls import PartitionRecord
 from paramstream.transport.directory import Ask
 from paramstream.transport.messages import Demoted, Following, Heartbeat, Welcome
 
+from .changelogs import SimChangelogs
 from .life import Home, Life
 from .network import Connection, FetchedFrames, Item, Told
 from .snapshot_disk import SnapshotDisk
@@ -45,7 +48,7 @@ class SimConsumer:
         self._home = Home(
             name, ordering, durable_only, {topic.name: numbers for topic, numbers in topics.items()}, states
         )
-        self.topics = set(topics)
+        self.topics = list(topics)
         self.follows: list[PartitionId] = sorted(
             (topic.id, number) for topic, numbers in topics.items() for number in (*numbers, topic.partitions)
         )
@@ -73,7 +76,7 @@ class SimConsumer:
 
     def has_snapshots_for(self, other: SimConsumer) -> bool:
         """Of every topic that the other one follows."""
-        return other.topics <= set(self.snapshots)
+        return set(other.topics) <= set(self.snapshots)
 
     @property
     def is_running(self) -> bool:
@@ -85,14 +88,17 @@ class SimConsumer:
 
     @property
     def is_copying(self) -> bool:
-        """A snapshot is on its way."""
-        return self.life is not None and self.life.aside is not None
+        """A snapshot or a flush is on its way."""
+        return self.life is not None and bool(self.life.asides)
 
-    def start(self, start: str, ask: Ask) -> bool:
+    def start(self, start: str, ask: Ask, changelogs: SimChangelogs) -> bool:
         """Begin a life as `start` says. False, and none is begun, where what it says leads nowhere."""
         assert self.life is None
         try:
-            life = Life(self._home, ask, start, self.folder if start == "resume" else None)
+            if start == "changelogs":
+                life = Life(self._home, ask, "latest", seeds=[self._seed(topic, changelogs) for topic in self.topics])
+            else:
+                life = Life(self._home, ask, start, self.folder if start == "resume" else None)
         except EventLost as error:
             self.problems.append(f"{self.name} cannot begin with {start.partition(':')[0]}: {error}")
             return False
@@ -115,25 +121,39 @@ class SimConsumer:
     def begin_snapshot(self, topic: SimTopic) -> bool:
         """False where it cannot, or another one is on its way."""
         life = self.life
-        if life is None or life.aside is not None or not life.is_ready or topic.name not in self._home.numbers:
+        if life is None or "snapshot" in life.asides or not life.is_ready or topic not in self.topics:
             return False
         life.take_snapshot(topic, self.folder, SnapshotDisk())
         return True
 
-    def go_on(self, steps: int) -> None:
-        """A snapshot on its way moves on."""
+    def begin_flush(self, topic: SimTopic, changelogs: SimChangelogs) -> bool:
+        """As `begin_snapshot`. Only who shows what is durable alone writes changelogs."""
         life = self.life
-        if life is None or life.aside is None:
-            return
-        aside = life.aside
-        for _ in range(steps):
-            if not aside.step():
-                break
-        if aside.is_over:
-            life.aside = None
-            if aside.error is not None:
-                raise aside.error
-            self.snapshots.append(life.copied)
+        if life is None or "write back" in life.asides or not life.is_ready or not self.may_flush(topic):
+            return False
+        life.write_back(topic, changelogs)
+        return True
+
+    def may_flush(self, topic: SimTopic) -> bool:
+        return self.durable_only and bool(self._home.numbers.get(topic.name))
+
+    def go_on(self, steps: int) -> None:
+        """A snapshot and a flush on their way move on."""
+        life = self.life
+        for name, aside in list(life.asides.items()) if life is not None else ():
+            for _ in range(steps):
+                if not aside.step():
+                    break
+            if aside.is_over:
+                assert life is not None
+                del life.asides[name]
+                if aside.error is not None:
+                    raise aside.error
+                if name == "snapshot":
+                    self.snapshots.append(life.copied)
+
+    def _seed(self, topic: SimTopic, changelogs: SimChangelogs) -> Seed:
+        return seed_of(changelogs, topic.record, self._home.numbers[topic.name])
 
     # --- its end of a connection ------------------------------------------------------------------------------------------
 

@@ -12,13 +12,17 @@ from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
 from paramstream.consumers.applying import Applier
 from paramstream.consumers.beginning import Beginning, Start
+from paramstream.consumers.changelog.writing import WriteBack
 from paramstream.consumers.effects import Deliver, EpochBegan, Jump, Step, Undo
 from paramstream.consumers.feed import Feed
 from paramstream.consumers.replica_sink import ReplicaSink
 from paramstream.consumers.scope import Scope
+from paramstream.consumers.snapshots.seeding import Seed
 from paramstream.consumers.snapshots.taking import Taking
 from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.consumers.waits import Waits
+from paramstream.errors import Fenced
+from paramstream.eventlog.changelog import Changelogs
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import TopicRecord
 from paramstream.transport.directory import Ask, Directory
@@ -60,8 +64,12 @@ class SimScope(Scope):
 class Life:
     """Without a public face: what was applied, in order, and what is held."""
 
-    def __init__(self, home: Home, ask: Ask, start: str, folder: Path | None = None) -> None:
-        """`ask` answers for the brokers, at once. `folder`: the replica's own snapshots. Raises what a replica does that begins so."""
+    def __init__(
+        self, home: Home, ask: Ask, start: str, folder: Path | None = None, seeds: Sequence[Seed] = ()
+    ) -> None:
+        """`ask` answers for the brokers, at once. `folder`: the replica's own snapshots. `seeds`: state in hand instead. Raises what a
+        replica does that begins so.
+        """
         self.home = home
         self.link = SimLink()
         self.applied: list[Deliver | EpochBegan] = []
@@ -69,8 +77,9 @@ class Life:
         self.undone: list[Deliver | EpochBegan] = []
         """What was applied and taken back."""
         self.problems: list[str] = []
-        self.aside: Aside | None = None
-        """A snapshot on its way."""
+        self.asides: dict[str, Aside] = {}
+        """What its user does beside it, by name: a snapshot, a flush to changelogs."""
+        self._writings: dict[SimTopic, WriteBack] = {}
         self.jumps = 0
         self.store = TieredStore("64MiB")
         self.applier = Applier(self.store, keep_versions=2)
@@ -81,7 +90,11 @@ class Life:
         try:
             for record in scope.records:
                 self.applier.add(record, scope.state_partitions(record))
-            beginning.choose()
+            for seed in seeds:
+                _check(seed, scope)
+                beginning.use(seed)
+            if not seeds:
+                beginning.choose()
             beginning.fill(self.applier, _no_link, home.name, math.inf)
         except BaseException:
             self.close()
@@ -115,8 +128,8 @@ class Life:
 
     def close(self) -> None:
         """The process is gone."""
-        if self.aside is not None:
-            self.aside.kill()
+        for aside in self.asides.values():
+            aside.kill()
         self.applier.close()
         self.store.close()
 
@@ -148,10 +161,25 @@ class Life:
         """Beside everything else, step by step of `aside`."""
         self.copied = copied
         topic, numbers = self.applier.topics[copied.id], self.home.numbers[copied.name]
-        self.aside = Aside(
-            f"snapshot-{self.home.name}",
-            lambda: self.taking.take(folder, topic, numbers, math.inf, disk=disk) and None,
-        )
+
+        def take() -> None:
+            self.taking.take(folder, topic, numbers, math.inf, disk=disk)
+
+        self.asides["snapshot"] = Aside(f"snapshot-{self.home.name}", take)
+
+    def write_back(self, topic: SimTopic, changelogs: Changelogs) -> None:
+        """One turn of the writer of its state partitions' changelogs, beside everything else."""
+        writing = self._writings.get(topic)
+        if writing is None or isinstance(writing.error, Fenced):
+            writing = self._writings[topic] = WriteBack(
+                self.sink, self.core, self.applier, self.store, topic.record, self.home.numbers[topic.name], changelogs,
+                batch_keys=1,
+            )  # fmt: skip
+
+        def flush() -> None:
+            writing.turn()
+
+        self.asides["write back"] = Aside(f"write-back-{self.home.name}", flush)
 
     # --- its delivery log -------------------------------------------------------------------------------------------------
 
@@ -253,6 +281,14 @@ def wrong_values(served: Any) -> list[str]:
 
 def position_of(line: Deliver | EpochBegan) -> int:
     return line.frame.position if isinstance(line, Deliver) else line.position
+
+
+def _check(seed: Seed, scope: Scope) -> None:
+    """Whether the log goes on from it."""
+    (record,) = (record for record in scope.records if record.id == seed.topic_id)
+    for (topic_id, _), at in scope.described.items():
+        if topic_id == seed.topic_id:
+            seed.check(at, record.name, record.persistence)
 
 
 def _no_link(handler: Handler, hello: Callable[[], Hello], name: str) -> SimLink:

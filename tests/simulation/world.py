@@ -16,6 +16,7 @@ from paramstream.consistency.vector import PartitionId
 from paramstream.transport.calls import Call, DescribePartitions, ListTopics
 
 from .broker import SimBroker
+from .changelogs import SimChangelogs
 from .clock import Clock
 from .consumer import SimConsumer
 from .disk import Disk
@@ -50,6 +51,7 @@ class World:
         self.stalled: dict[tuple[str, PartitionId], float] = {}
         """(consumer, partition) → until when nothing of it comes through."""
         self.states = States()
+        self.changelogs = SimChangelogs(self.stream("changelogs"))
         self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
         self.producers = [SimProducer(f"p{number}", self._open_name) for number in range(producers)]
         reading = self.stream("reading")
@@ -62,7 +64,7 @@ class World:
         self.healing = False
         self.start_broker(self.stream("start"))
         for consumer in self.consumers:
-            consumer.start("earliest", self.ask)
+            consumer.start("earliest", self.ask, self.changelogs)
 
     def stream(self, purpose: str) -> random.Random:
         """Chance for one purpose alone, the same in every run and under any hash seed."""
@@ -210,27 +212,28 @@ class World:
         consumer.crash()
 
     def _begin_anew(self, chance: random.Random) -> None:
-        """Whatever is left of snapshots leads to the same: who can begin with one does."""
+        """Whatever is left of snapshots and changelogs leads to the same: who can begin with one does."""
         for consumer in self.consumers:
-            folders = self._snapshots_for(consumer)
-            if folders:
+            copies = self._copies_for(consumer)
+            if copies:
                 self.crash_consumer(consumer, chance)
-                self._start(consumer, chance.choice(folders))
+                self._start(consumer, chance.choice(copies))
 
-    def _snapshots_for(self, consumer: SimConsumer) -> list[str]:
+    def _copies_for(self, consumer: SimConsumer) -> list[str]:
         """As beginnings."""
         others = [other for other in self.consumers if other is not consumer and other.has_snapshots_for(consumer)]
-        return [*(["resume"] if consumer.snapshots else []), *(f"snapshot:{other.folder}" for other in others)]
+        found = [*(["resume"] if consumer.snapshots else []), *(f"snapshot:{other.folder}" for other in others)]
+        return [*found, "changelogs"] if any(map(self.changelogs.has, consumer.follows)) else found
 
     def start_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         """From whatever there is to begin with; where that leads nowhere, from the head."""
         if not self.is_served or consumer.is_running:
             return
-        self._start(consumer, chance.choice(["latest", "earliest", *2 * self._snapshots_for(consumer)]))
+        self._start(consumer, chance.choice(["latest", "earliest", *2 * self._copies_for(consumer)]))
 
     def _start(self, consumer: SimConsumer, start: str) -> None:
-        if not consumer.start(start, self.ask):
-            consumer.start("latest", self.ask)
+        if not consumer.start(start, self.ask, self.changelogs):
+            consumer.start("latest", self.ask, self.changelogs)
         self.trace.note(f"{consumer.name} begins: {consumer.starts[-1]}")
 
     def _open_name(self, name: str) -> int:
