@@ -77,7 +77,11 @@ class Trimming:
 
     def _cut(self, owned: Owned, floor: int) -> None:
         if not (self._partitions.log.shared and owned.lasts):
-            owned.core.trimmed(owned.log.cut(floor))
+            try:
+                start: int | ParamstreamError = owned.log.cut(floor)
+            except ParamstreamError as error:
+                start = error
+            self._was_cut(owned, start)
             return
         # It asks over the network, and may wait.
         self._cutting.add(owned.core.partition)

@@ -56,6 +56,8 @@ class LocalPartition:
         self._sync_lock = Lock()
         self._counting = Counting()
         self._segments = list[Segment]()
+        self._given_up: deque[Segment] = deque()
+        """Cut, and not removed yet, oldest first."""
         self._lookup = Lookup(disk)
         self._index: Index | None = None
         """Of the newest segment; None where that is closed."""
@@ -378,8 +380,9 @@ class LocalPartition:
         ]
         for at in reversed(bases):
             if synced is not None and at and self._base_stands(segments[at], synced):
-                self._remove(segments[:at])
+                self._give_up(at)
                 break
+        self._remove_given_up()
         return self.start
 
     def _base_stands(self, segment: Segment, synced: End) -> bool:
@@ -391,19 +394,27 @@ class LocalPartition:
                 return record.counts and record.prefix.kind is Kind.BASE and is_durable
         return False
 
-    def _remove(self, segments: list[Segment]) -> None:
-        """The oldest first, each for good before the next, so that what is left always hangs together."""
-        for segment in segments:
-            with self._lock:
-                self._segments.pop(0)
-                self._generation += 1
-                self._count(-segment.nbytes)
+    def _give_up(self, count: int) -> None:
+        """The oldest segments hold nothing any more that is read."""
+        with self._lock:
+            self._given_up += self._segments[:count]
+            self._count(-sum(segment.nbytes for segment in self._segments[:count]))
+            del self._segments[:count]
+            self._generation += 1
+
+    def _remove_given_up(self) -> None:
+        """The oldest first, each for good before the next, so that what is left always hangs together: also where one cannot be
+        removed, and the next cut tries again.
+        """
+        while self._given_up:
+            segment = self._given_up[0]
             try:
                 self._disk.unlink(segment.path)
                 self._lookup.forget(segment)
                 self._disk.sync_folder(self._folder)
             except OSError as error:
                 raise storage_error("remove", segment.path, error) from error
+            self._given_up.popleft()
 
     # The end.
 

@@ -22,7 +22,7 @@ class Node:
 @dataclass
 class Fault:
     operation: str
-    """"write", "sync", "truncate", "create" or "sync_folder"."""
+    """"write", "sync", "truncate", "create", "unlink" or "sync_folder"."""
     errno: int
     name: str
     """The end of the file's name."""
@@ -128,6 +128,7 @@ class FaultyDisk(Disk):
                 self._nodes[new / known.name] = self._nodes.pop(known)
 
     def unlink(self, path: Path) -> None:
+        self._check("unlink", path)
         node = self._nodes.pop(path, None)
         if node is not None:
             node.last = path.read_bytes()

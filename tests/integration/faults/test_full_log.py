@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import paramstream as ps
 from paramstream.consistency.vector import PartitionId, VersionVector
+from paramstream.eventlog.files import Disk
 from paramstream.events.codec import encode_vector
 from paramstream.transport.calls import DescribePartitions, ListTopics, PartitionRecord, TopicRecord
 from paramstream.transport.messages import Report
@@ -115,6 +117,29 @@ def test_a_log_of_weights_stays_bounded_while_a_replica_keeps_up(kind: str, tmp_
             pass
         with ps.restore(broker.endpoint, "model", at=versions - 1, arrays="numpy") as restored:
             check_weights(restored.weights(), version_of(versions - 1), versions - 1)
+
+
+def test_a_file_that_cannot_be_removed_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[Path] = []
+    unlink = Disk.unlink
+
+    def refuse(disk: Disk, path: Path) -> None:
+        if path.suffix == ".segment" and len(refused) < 3:
+            refused.append(path)
+            raise OSError(errno.EIO, "told to fail", str(path))
+        unlink(disk, path)
+
+    monkeypatch.setattr(Disk, "unlink", refuse)
+    limit, versions = 8 * MIB, 30
+    with ps.Broker(log=f"file:{tmp_path}", log_limit=limit) as broker, ps.connect(broker.endpoint) as client:
+        client.create_topic("model", retain_versions=2)
+        publisher = client.publisher("model", producer="trainer")
+        for number in range(1, versions + 1):
+            publisher.publish_weights(version_of(number), version=number).durable.result()
+        assert len(refused) == 3 and not any(path.exists() for path in refused)
+        assert broker.status().log_bytes <= limit
+    with ps.Broker(log=f"file:{tmp_path}", log_limit=limit) as broker, ps.connect(broker.endpoint) as client:
+        assert [each.version for each in client.versions("model") if each.restorable][-1] == versions
 
 
 def test_a_lease_holds_the_version_that_a_replica_serves() -> None:

@@ -249,6 +249,29 @@ def test_a_log_is_not_cut_before_a_base_that_is_not_durable(broker: Broker) -> N
     assert broker.partition.cut(broker.owner.at) == broker.owner.at - 1
 
 
+def test_what_was_cut_is_removed_in_order_also_where_a_removal_fails_at_first(broker: Broker) -> None:
+    def begin_segment() -> Path:
+        append_all(broker.partition, [broker.owner.base(), broker.owner.put()])
+        broker.partition.sync()
+        return broker.segments()[-1]
+
+    first, second = broker.segments()[-1], begin_segment()
+    broker.disk.fail("unlink")
+    begin_segment()
+    with pytest.raises(CorruptLog, match="cannot remove"):
+        broker.partition.cut(second_start := broker.owner.at)
+    assert broker.partition.start == second_start - 1 and first.exists()
+    last = begin_segment()
+    broker.disk.fail("unlink")
+    with pytest.raises(CorruptLog, match="cannot remove"):
+        broker.partition.cut(broker.owner.at)
+    assert first.exists() and second.exists(), "else what is left would not hang together"
+    assert broker.partition.cut(broker.owner.at) == broker.owner.at - 1
+    assert broker.segments() == [last]
+    assert broker.partition.nbytes == last.stat().st_size - 64
+    assert broker.restart() == broker.owner.events[-1:]
+
+
 class MeanwhileDisk(FaultyDisk):
     """Does something just before a file is opened for reading."""
 
