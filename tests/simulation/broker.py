@@ -13,7 +13,8 @@ from paramstream.brokers.checks import Role
 from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
-from paramstream.brokers.retention import Lease, LogUse
+from paramstream.brokers.reports import Reports
+from paramstream.brokers.retention import LogUse
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import BindFailed, CorruptLog, LogTruncated, OutcomeUnknown, ParamstreamError, StorageFull
 from paramstream.events.codec import Buffer, decode_event, position_of
@@ -62,6 +63,16 @@ class Owned:
     """Why its log takes nothing more."""
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A join's answer, until all that it needs is durable."""
+
+    connection: Connection
+    join: Join
+    joined: Joined
+    needs: Mapping[PartitionId, int]
+
+
 P = ParamSpec("P")
 
 
@@ -84,13 +95,12 @@ class SimBroker:
     def __init__(self, disk: Disk, topics: Iterable[SimTopic], incarnations: Mapping[str, int]) -> None:
         self.name = f"broker-{disk.starts}"
         self._disk = disk
-        self.leases: Callable[[PartitionId], list[Lease]] = lambda partition: []
-        """What replicas report that they need of a partition."""
+        self._reports = Reports()
         self._topics = list(topics)
         self._incarnations = incarnations
         self.owned: dict[PartitionId, Owned] = {}
         self.connections: dict[bytes, Connection] = {}
-        self._waiting: list[tuple[dict[PartitionId, int], Callable[[], None]]] = []
+        self._waiting: list[Waiting] = []
         self.now = 0.0
         self.log_has_room = True
         self.is_dead = False
@@ -186,7 +196,7 @@ class SimBroker:
                 owned = self.owned[item.topic, item.partition]
                 self._send_all(owned, owned.fanout.credit(connection.id, item.consumed_bytes))
             case Report():
-                pass
+                self._reports.take(item)
             case _:
                 raise AssertionError(item)
 
@@ -251,7 +261,7 @@ class SimBroker:
         except OutcomeUnknown:
             return  # over a connection that the session has left: nobody takes the answer
         needs = {partition: core.answers_wait_for for partition, core in cores.items()}
-        self._waiting.append((needs, lambda: connection.answer(Told(join, joined))))
+        self._waiting.append(Waiting(connection, join, joined, needs))
         self._give_answers()
 
     # --- what goes on by itself -------------------------------------------------------------------------------------------
@@ -277,9 +287,10 @@ class SimBroker:
         for partition, owned in self.owned.items():
             if owned.error is not None:
                 continue
-            floor = owned.core.trim_floor(self.leases(partition), use, self._ns)
+            floor = owned.core.trim_floor(self._reports.leases(partition), use, self._ns)
             if floor > owned.log.start:
-                owned.core.trimmed(owned.log.cut(floor))
+                with suppress(CorruptLog, StorageFull):
+                    owned.core.trimmed(owned.log.cut(floor))
 
     def _has_room(self, nbytes: int) -> bool:
         assert self._log is not None
@@ -350,14 +361,12 @@ class SimBroker:
                 connection.answer(bytes(send.content))
 
     def _give_answers(self) -> None:
-        still: list[tuple[dict[PartitionId, int], Callable[[], None]]] = []
-        for needs, give in self._waiting:
-            if all(self._is_settled(self.owned[partition], at) for partition, at in needs.items()):
-                give()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if any(self.owned[partition].error is not None for partition in each.needs):
+                # It is never given: the session asks again, in ten seconds.
+                self._join(each.connection, each.join)
+            elif all(self.owned[partition].core.durable >= at for partition, at in each.needs.items()):
+                each.connection.answer(Told(each.join, each.joined))
             else:
-                still.append((needs, give))
-        self._waiting = still
-
-    @staticmethod
-    def _is_settled(owned: Owned, at: int) -> bool:
-        return owned.error is not None or owned.core.durable >= at
+                self._waiting.append(each)

@@ -19,7 +19,7 @@ from .broker import SimBroker
 from .changelogs import SimChangelogs
 from .clock import Clock
 from .consumer import SimConsumer
-from .disk import Disk
+from .disk import ALL_BYTES, Disk
 from .network import Connection, Network
 from .producer import SimProducer
 from .states import States
@@ -40,7 +40,7 @@ class World:
         self.trace = Trace(self.clock)
         persistence = self.stream("topics").sample(["write_back", "write_back", "write_through"], 2)
         self.topics = [SimTopic(1, "one", 2, persistence[0]), SimTopic(2, "two", 1, persistence[1])]  # type: ignore[arg-type]
-        self.disk = Disk()
+        self.disk = Disk(self.stream("limit").choice([ALL_BYTES, ALL_BYTES, 60_000, 36_000]))
         self.power_fails_next = False
         """When the broker's process is killed amidst something."""
         self.incarnations: dict[str, int] = {}
