@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paramstream.events.codec import EventFrame
 from paramstream.events.kinds import Table
+from paramstream.events.recording import HistoryFile
 from paramstream.producers.publisher import Publisher
 from paramstream.producers.session import Session
 from paramstream.transport.calls import TopicRecord
@@ -31,13 +32,13 @@ class Stage:
         return [event for _, event in self.owner.partitions[TOPIC.id, number].events]
 
 
-def open_stage(window_bytes: int = WINDOW_BYTES) -> Stage:
+def open_stage(window_bytes: int = WINDOW_BYTES, *, again: bool = False, history: HistoryFile | None = None) -> Stage:
     owner = PartitionOwner((7, 0), (7, 1), (7, 2), (8, 0), (8, 1))
     table = Table("emb", 3, "float32")
     for number in range(2):
         owner.partitions[7, number].tables = (table,)
     link, directory = LoopbackLink(owner), FakeDirectory(TOPIC, FAST)
-    session = Session("trainer", link, directory, window_bytes)
+    session = Session("trainer", link, directory, window_bytes, again=again, history=history)
     link.sessions.append(session)
     session.open(1.0)
     return Stage(owner, link, directory, session, Publisher(session, TOPIC, directory))
