@@ -102,7 +102,7 @@ class _Stream:
         """Applies a few events, and reads the key of the last one, or any."""
         seen = self._seen[process]
         key = self._chance.randrange(KEYS)
-        for _ in range(self._chance.randrange(4)):
+        for _ in range(self._chance.randrange(16)):
             partition = self._chance.randrange(PARTITIONS)
             at = int(seen[partition])
             if at < len(self._pasts[partition]):

@@ -81,19 +81,24 @@ class Constraints:
 
         `later_than`: of the pairs that are there because of a read, only those whose read has a greater id.
         """
-        chains = self._chains()
+        home, chains = self._process[first], self._chains()
         scanned = self._starts[:-1]
         steps = [_Step(last, last, -1)]
+        if self._process[last] == home and first <= last:
+            return self._edges(steps, 0, first)
         for at, step in enumerate(steps):
-            process, top = self._process[step.before], step.before
-            if self._process[first] == process and first <= top:
-                return self._edges(steps, at, first)
+            process, low = self._process[step.before], scanned[self._process[step.before]]
+            scanned[process] = max(low, step.before + 1)
             chain = chains[process]
-            for after in chain[bisect_left(chain, scanned[process]) : bisect_left(chain, top + 1)]:
+            for after in chain[bisect_left(chain, low) : bisect_left(chain, step.before + 1)]:
                 for before in self._befores[after]:
-                    if self._because.get(_Pair(before, after), later_than + 1) > later_than:
-                        steps.append(_Step(before, after, at))
-            scanned[process] = max(scanned[process], top + 1)
+                    if before < scanned[self._process[before]]:
+                        continue
+                    if self._because.get(_Pair(before, after), later_than + 1) <= later_than:
+                        continue
+                    steps.append(_Step(before, after, at))
+                    if self._process[before] == home and first <= before:
+                        return self._edges(steps, len(steps) - 1, first)
         return []
 
     def _edges(self, steps: list[_Step], at: int, first: int) -> list[Edge]:

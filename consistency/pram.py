@@ -14,6 +14,7 @@ reads are taken from the last one to the first, once each, and P(i) is what the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,7 +32,19 @@ def find_pram(operations: Operations) -> Iterator[Violation]:
         return
     writers = _Writers(operations)
     for process in range(len(operations.starts) - 1):
-        yield from _Reader(writers, process).find()
+        yield from _find_in(writers, process)
+
+
+def _find_in(writers: _Writers, process: int) -> Iterator[Violation]:
+    """What the fewest first reads of the process break: the fewer there are, the shorter is what explains it."""
+    first, end = writers.operations.starts[process : process + 2]
+    reads = np.flatnonzero(~writers.operations.is_write[first:end]) + first
+    if not len(reads) or not _Reader(writers, process, reads).is_broken():
+        return
+    fewest = bisect_left(
+        range(len(reads)), True, key=lambda last: _Reader(writers, process, reads[: last + 1]).is_broken()
+    )
+    yield from _Reader(writers, process, reads[: fewest + 1]).find()
 
 
 class _Writers:
@@ -55,29 +68,30 @@ class _Writers:
 
 
 class _Reader:
-    """One process that reads, and the order of what it may have seen. Pasts are as in `Operations`."""
+    """One process with its reads, and what must come before what for it. Pasts are as in `Operations`."""
 
-    def __init__(self, writers: _Writers, process: int) -> None:
+    def __init__(self, writers: _Writers, process: int, reads: Ids) -> None:
         operations = writers.operations
         self._writers = writers
         self._operations = operations
-        first, end = operations.starts[process : process + 2]
-        self._reads = np.flatnonzero(~operations.is_write[first:end]) + first
+        self._reads = reads
         self._own = int(writers.column[process])
-        saw = self._reads[operations.source[self._reads] >= 0]
-        self._before = Constraints(operations, saw.tolist())
+        self._before = Constraints(operations, reads[operations.source[reads] >= 0].tolist())
         self._initial: list[tuple[int, int]] = []
         """(write, read) of the initial value behind that write."""
+        self._saturate()
+
+    def is_broken(self) -> bool:
+        return bool(self._initial) or not self._has_order()
 
     def find(self) -> Iterator[Violation]:
-        if not len(self._reads):
-            return
-        self._saturate()
-        before = self._before
         for write, read in self._initial:
             yield violation(self._explain(write, read), self._explain, read)
-        if len(before.order()) < len(before):
-            yield violation(before.circle(), self._explain)
+        if not self._has_order():
+            yield violation(self._before.circle(), self._explain)
+
+    def _has_order(self) -> bool:
+        return len(self._before.order()) == len(self._before)
 
     def _explain(self, write: int, read: int) -> list[Edge]:
         return self._before.path(write, read, later_than=read)

@@ -13,7 +13,7 @@ from .wording import Wording
 
 Find: TypeAlias = Callable[[Operations], Iterator[Violation]]
 
-CANDIDATES = 16
+CANDIDATES = 8
 """Of so many violations the one that takes the fewest operations is made smaller: the next ones are seldom shorter."""
 
 
