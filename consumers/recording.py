@@ -25,11 +25,10 @@ from ..events.recording import (
     item_key,
     items_written,
     partition_label,
-    topic_label,
     process_name,
+    topic_label,
 )
 from ..tiers.entries import Entry
-from ..tiers.store import TieredStore
 from .applying import Applier, TopicState
 from .effects import Deliver, EpochBegan, Jump, Step, Undo
 from .subscription_core import SubscriptionCore
@@ -59,7 +58,6 @@ class ReplicaRecorder:
         ordering: Ordering,
         core: SubscriptionCore,
         applier: Applier,
-        store: TieredStore,
         name_of: Callable[[int], str | None],
     ) -> None:
         """`process`: what this life of the replica is called. `name_of`: the name of a topic id."""
@@ -69,7 +67,6 @@ class ReplicaRecorder:
         self._ordering = ordering
         self._core = core
         self._applier = applier
-        self._store = store
         self._name_of = name_of
         self._undurable: dict[PartitionId, deque[_Applied]] = {}
         """By position."""
@@ -183,7 +180,6 @@ class ReplicaRecorder:
             topic.record.persistence != "none"
             and partition != topic.weight_partition
             and self._core.counted(partition) == START
-            and not len(self._store.entries(partition))
         )
 
     # --- what its users do ------------------------------------------------------------------------------------------------
@@ -203,13 +199,13 @@ class ReplicaRecorder:
             self._file.append([Read(self._process, name, None)])
 
     def reads_weights(self, topic: TopicState, sealed: Sealed) -> None:
-        """A user was given this version as the one that is served."""
+        """A user was given this version as the one that is served. One that is pinned is not what was applied last, if it is old."""
         partition = topic.weight_partition
         found = self._last.get((partition, None))
         if (
             found
             and found[-1].position == sealed.position > self._lost.get(partition, START)
-            and not (topic.pinned is not None or topic.is_stale or topic.versions.served is not sealed)
+            and not topic.is_stale
             and self._core.jumping_to(partition) is None
         ):
             name = item_key(topic_label(self._name_of, partition[0]), None)

@@ -161,7 +161,6 @@ class Replica:
                 ordering,
                 self._core,
                 self._applier,
-                self._store,
                 directory.name_of,
             )
         )
