@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from paramstream.consistency.checking import Model, check_history
+
 from .audit import complaints, disorder, repeats, unlogged_complaints
 from .reference import Reference, digest_of
 from .world import REPLICAS, TOPICS, Home, World
@@ -77,10 +79,22 @@ def faults(world: World, standing: dict[str, Reference], digests: dict[str, str]
             yield f"{topic}: only {where} has {reference.events.get(at) or tail.events.get(at)}"
         if tail.lost and persistence != "none" and not home.may_lose(persistence):
             yield f"{topic}: {tail.lost} events were seen and lost"
+    yield from inconsistent(world)
     expected = digest_of(standing.values())
     for name in REPLICAS:
         if digests[name] != expected:
             yield f"{name} has the digest {digests[name]}, and the log says {expected}"
+
+
+def inconsistent(world: World) -> Iterator[str]:
+    """What the histories that everybody recorded say against the models that were promised."""
+    histories = sorted(world.folder.glob("*.jsonl"))
+    causal = [path for path in histories if REPLICAS.get(path.stem) != "pram"]
+    for model, files in ((Model.PRAM, histories), (Model.CAUSAL, causal), (Model.CONVERGING, causal)):
+        verdict = check_history(files, model)
+        print(f"{model}: {verdict.operations} operations, {verdict.deliveries} lines of delivery")
+        if not verdict.ok:
+            yield f"the histories are not {model}: {verdict.witness or verdict.faults}"
 
 
 def story_of(world: World, standing: dict[str, Reference]) -> str:

@@ -1,7 +1,7 @@
-"""A publisher that never rests: `python -m processes.publisher ENDPOINTS TOPICS NAME LIFE JOURNAL SEED [weights] [observes]`.
+"""A publisher that never rests: `python -m processes.publisher ENDPOINTS TOPICS NAME LIFE JOURNAL HISTORY SEED [weights] [observes]`.
 
 It makes the calls of `load.py` in all topics. With `weights` it publishes versions too; with `observes` its writes depend on
-what a replica of its own has seen. Asked to `stop` it waits until every call has its outcome, and says how its flushes went.
+what a replica of its own has seen, and it reads that. What it does is appended to the file `HISTORY`. Asked to `stop` it waits until every call has its outcome, and says how its flushes went.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .journal import JournalWriter
 from .lines import Lines, say
 from .load import Load
 from .patience import patiently
+from .replica import READ_KEYS
 
 PAUSE_S = 0.005
 
@@ -38,9 +39,11 @@ def last_version(client: ps.Client, topic: str) -> int:
     return max((found.version for found in patiently(lambda: client.versions(topic))), default=0)
 
 
-def main(endpoints: str, names: str, name: str, life: str, journal: str, seed: str, *options: str) -> None:
+def main(
+    endpoints: str, names: str, name: str, life: str, journal: str, history: str, seed: str, *options: str
+) -> None:
     topics = names.split(",")
-    client = ps.connect(endpoints.split(","), timeout=30)
+    client = ps.connect(endpoints.split(","), history=history, timeout=30)
     seen = None
     if "observes" in options:
         seen = patiently(lambda: client.replica(topics, name=f"eye-of-{name}", arrays="numpy"))
@@ -58,6 +61,9 @@ def main(endpoints: str, names: str, name: str, life: str, journal: str, seed: s
     say(up=True)
     while (request := lines.next(PAUSE_S)) is None:
         load.burst()
+        if seen is not None:
+            for topic in topics:
+                seen.get_many(READ_KEYS, topic)
     assert request["ask"] == "stop"
     errors = list(flush_errors(publishers[0], request["within"]))
     client.close()

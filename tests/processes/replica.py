@@ -1,7 +1,7 @@
-"""A replica that is read all the time: `python -m processes.replica ENDPOINTS TOPICS NAME ORDERING`.
+"""A replica that is read all the time: `python -m processes.replica ENDPOINTS TOPICS NAME ORDERING HISTORY`.
 
-It says `up` once its start state is served. Between requests it reads the weights and counts versions that are torn: every
-element of a version is the version's number.
+It says `up` once its start state is served. Between requests it reads entries, and the weights, and counts versions that are torn:
+every element of a version is the version's number. What it does is appended to the file `HISTORY`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .lines import Line, Lines, say
 from .patience import patiently
 
 READ_EVERY_S = 0.01
+READ_KEYS = ["shared/0", "shared/1"]
 
 
 class Reading:
@@ -30,6 +31,7 @@ class Reading:
     def once(self) -> None:
         for topic in self._topics:
             self._read(topic)
+            self._replica.get_many(READ_KEYS, topic)
 
     def _read(self, topic: str) -> None:
         try:
@@ -61,9 +63,9 @@ def state_of(replica: ps.Replica, reading: Reading) -> Line:
     }
 
 
-def main(endpoints: str, names: str, name: str, ordering: Ordering) -> None:
+def main(endpoints: str, names: str, name: str, ordering: Ordering, history: str) -> None:
     topics = names.split(",")
-    client = ps.connect(endpoints.split(","), timeout=30)
+    client = ps.connect(endpoints.split(","), history=history, timeout=30)
     replica = patiently(lambda: client.replica(topics, name=name, ordering=ordering, arrays="numpy"))
     reading, lines = Reading(replica, topics), Lines(0)
     say(up=True)
@@ -81,4 +83,4 @@ def main(endpoints: str, names: str, name: str, ordering: Ordering) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Ordering(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Ordering(sys.argv[4]), sys.argv[5])

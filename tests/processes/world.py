@@ -139,7 +139,8 @@ class World:
         for name in self.home.brokers:
             self.spawn(name)
         self.await_all_up()
-        self.client = client = ps.connect(list(self.endpoints.values()), timeout=START_S)
+        history = self.history_of("client")
+        self.client = client = ps.connect(list(self.endpoints.values()), history=history, timeout=START_S)
         for topic, persistence in TOPICS.items():
             self._create(client, topic, persistence)
         for name in (*PUBLISHERS, *REPLICAS):
@@ -167,11 +168,18 @@ class World:
             self.journals[f"{name}.{life}"] = JournalReader(path)
             self.lived.add(f"{name}.{life}")
             seed = self.chance.getrandbits(32)
-            child = Child("publisher", endpoints, topics, name, life, path, seed, *PUBLISHERS[name], errors=errors)
+            history = self.history_of(name)
+            child = Child(
+                "publisher", endpoints, topics, name, life, path, history, seed, *PUBLISHERS[name], errors=errors
+            )
         else:
-            child = Child("replica", endpoints, topics, name, REPLICAS[name], errors=errors)
+            child = Child("replica", endpoints, topics, name, REPLICAS[name], self.history_of(name), errors=errors)
         self.children[name] = child
         self.starting.add(name)
+
+    def history_of(self, name: str) -> Path:
+        """What all lives of a publisher or replica have recorded."""
+        return self.folder / f"{name}.jsonl"
 
     def kill(self, name: str) -> None:
         """SIGKILL; of what is none of our children, what its home does to it."""
