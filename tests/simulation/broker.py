@@ -202,7 +202,8 @@ class SimBroker:
 
     def describe(self, call: DescribePartitions) -> list[PartitionRecord]:
         """Of those that are well."""
-        asked = [self.owned[call.topic, number] for number in call.partitions or ()]
+        numbers = [number for topic, number in self.owned if topic == call.topic]
+        asked = [self.owned[call.topic, number] for number in (numbers if call.partitions is None else call.partitions)]
         return [owned.core.describe(owned.log.start, self._ns) for owned in asked if owned.error is None]
 
     @while_alive

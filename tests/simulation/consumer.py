@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from paramstream.consistency.gate import Ordering
@@ -38,15 +38,16 @@ class SimConsumer:
         ordering: Ordering,
         topics: Mapping[SimTopic, Sequence[int]],
         states: States,
+        note: Callable[[str], None],
         *,
         durable_only: bool,
     ) -> None:
-        """`topics`: those followed, with the numbers of their state partitions that are."""
+        """`topics`: those followed, with the numbers of their state partitions that are. `note` is told of every step applied."""
         self.name = name
         self.ordering = ordering
         self.durable_only = durable_only
         self._home = Home(
-            name, ordering, durable_only, {topic.name: numbers for topic, numbers in topics.items()}, states
+            name, ordering, durable_only, {topic.name: numbers for topic, numbers in topics.items()}, states, note
         )
         self.topics = list(topics)
         self.follows: list[PartitionId] = sorted(

@@ -10,7 +10,7 @@ from paramstream.consistency.gate import Ordering
 from paramstream.consistency.position import epoch_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
-from paramstream.errors import CorruptLog, StorageFull, VersionConflict
+from paramstream.errors import CorruptLog, Fenced, StorageFull, VersionConflict
 from paramstream.events.codec import EventFrame
 from paramstream.events.kinds import Commit, Delete, Put
 from paramstream.events.validate import put_values
@@ -47,6 +47,7 @@ def safety_problems(world: World) -> list[str]:
     """All that is broken, at any moment."""
     found = _named("log", (problem for log in world.disk.logs.values() for problem in log.problems))
     found += _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
+    found += _named("fenced", _fenced_stay_out(world))
     for consumer in world.consumers:
         found += _named("delivery", consumer.told_problems())
         found += _named("seen once", _seen_once(world, consumer))
@@ -76,6 +77,9 @@ def _outcomes(world: World) -> Iterable[str]:
     for (partition, write), times in standing.items():
         if times > 1:
             yield f"{write} stands {times} times in {partition}"
+    newest: dict[str, int] = {}
+    for producer in world.producers:
+        newest[producer.name] = max(newest.get(producer.name, 0), producer.incarnation)
     for producer in world.producers:
         for made in producer.made:
             there = [partition for partition in made.keys if standing[partition, made.write]]
@@ -86,12 +90,23 @@ def _outcomes(world: World) -> Iterable[str]:
                 yield f"{made.write} was durable and stands in {there} of {list(made.keys)}"
             if made.outcomes[-1:] == ["lost"] and len(there) == len(made.keys):
                 yield f"{made.write} was lost and stands whole"
-            if made.outcomes[-1:] == ["refused"] and not isinstance(
-                made.call.error, StorageFull | CorruptLog | VersionConflict
+            fenced = isinstance(made.call.error, Fenced) and newest[producer.name] > made.write[1]
+            if made.outcomes[-1:] == ["refused"] and not (
+                fenced or isinstance(made.call.error, StorageFull | CorruptLog | VersionConflict)
             ):
                 yield f"{made.write} was refused: {made.call.error}"
             if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
                 yield f"{made.write} was refused and stands whole"
+
+
+def _fenced_stay_out(world: World) -> Iterable[str]:
+    """Once a newer session of a name has joined, nothing of an older one comes to stand anywhere."""
+    for partition, log in world.disk.logs.items():
+        for frame in log.events():
+            head = frame.head
+            for (name, incarnation), reached in world.fences.items():
+                if name == head.producer and incarnation > head.incarnation and frame.position > reached[partition]:
+                    yield f"{frame.position:x} of {partition} is of {name}/{head.incarnation}, which {incarnation} had fenced"
 
 
 def _state(world: World, consumer: SimConsumer) -> Iterable[str]:
@@ -133,7 +148,9 @@ def _seen_once(world: World, consumer: SimConsumer) -> Iterable[str]:
 def _pasts_stand(world: World) -> Iterable[str]:
     """No event names an own earlier write that was lost before its session joined the epoch that it went to."""
     positions = {partition: {record.position for record in log.records()} for partition, log in world.disk.logs.items()}
-    joins = {producer.name: producer.joins for producer in world.producers}
+    joins: dict[str, list[tuple[int, dict[PartitionId, int]]]] = {}
+    for producer in world.producers:
+        joins.setdefault(producer.name, []).extend(producer.joins)
     for partition, log in world.disk.logs.items():
         for frame in log.events():
             head = frame.head

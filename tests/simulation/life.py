@@ -48,6 +48,7 @@ class Home:
     numbers: Mapping[str, Sequence[int]]
     """Topic → the state partitions followed; its weights are followed too."""
     states: States
+    note: Callable[[str], None]
 
 
 class SimScope(Scope):
@@ -187,6 +188,7 @@ class Life:
         """Each step, checked as it is applied: no gap, no repeat, nothing before what it rests on; and what is shown then."""
         partition, states = step.partition, self.home.states
         at = self._at[partition]
+        self.home.note(f"{self.home.name} at {at:x} of {partition}: {type(step).__name__}")
         match step:
             case Deliver():
                 self._delivered(step, at)

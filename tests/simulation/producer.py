@@ -12,7 +12,7 @@ from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.calls import Join, Joined, OpenProducer
+from paramstream.transport.calls import DescribePartitions, Join, Joined, OpenProducer
 from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
@@ -57,11 +57,12 @@ class Made:
 
 
 class SimProducer:
-    """One producer name. A crash forgets its session; the next one has the next incarnation."""
+    """One process under a producer name. A crash forgets its session; the next one has the next incarnation."""
 
-    def __init__(self, name: str, open_name: Callable[[str], int]) -> None:
-        """`open_name` gives the next incarnation; 0 where the session asks for one over its connection."""
+    def __init__(self, name: str, open_name: Callable[[str], int], note: Callable[[str], None]) -> None:
+        """`open_name` gives the next incarnation; 0 where the session asks for one over its connection. `note` is told of outcomes."""
         self.name = name
+        self._note = note
         self._open_name = open_name
         self.core: SessionCore | None = None
         self.incarnation = 0
@@ -107,8 +108,12 @@ class SimProducer:
                 if core is None:
                     self.incarnation = incarnation
                     self._ask()
+            case Told(call=DescribePartitions(), answer=list() as found) if core is not None:
+                self._do(core.stand(found))
+            case Told(answer="Fenced" | Fenced()) if core is None:
+                self.fenced = True
             case Told(answer="Fenced" | Fenced()):
-                assert core is not None, "nobody else opens the name"
+                assert core is not None
                 self._do(core.fence(Fenced("a newer session"), fresh=not core.is_joined))
             case Told():
                 self._join_wanted = True
@@ -127,7 +132,9 @@ class SimProducer:
             if core.congested and not self.pipe_is_full:
                 self._do(core.retry())
             self._go_on()
-        if self._join_wanted and self.connection is not None and not self.fenced:
+        if self.fenced:
+            self._ask_what_stands()
+        elif self._join_wanted and self.connection is not None:
             self._join_wanted = False
             self._ask()
 
@@ -210,11 +217,20 @@ class SimProducer:
     def _ask(self) -> None:
         """For an incarnation, where the session has none yet; then to join."""
         assert self.connection is not None
+        if self.fenced:
+            self._ask_what_stands()
+            return
         if not self.incarnation:
             self.connection.send(Asked(OpenProducer(self.name)))
             return
         unconfirmed = self.core.unconfirmed() if self.core is not None else ()
         self.connection.send(Asked(Join(self.name, self.incarnation, unconfirmed)))
+
+    def _ask_what_stands(self) -> None:
+        """Of what was accepted before it was fenced."""
+        if self.core is not None and self.connection is not None:
+            for topic in sorted(self.core.unsettled_topics()):
+                self.connection.send(Asked(DescribePartitions(topic)))
 
     def _do(self, effects: list[Effect]) -> None:
         core = self.core
@@ -232,6 +248,7 @@ class SimProducer:
                     made = self._by_call.get(id(call))
                     if made is not None:
                         made.outcomes.append(call.outcome())
+                        self._note(f"{made.write} is {made.outcomes[-1]}")
                 case JoinAgain():
                     self._join_wanted = True
                 case FencedOut():

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from paramstream.brokers.owned import META
 from paramstream.brokers.partition import PartitionCore
+from paramstream.consistency.position import START
 from paramstream.consistency.vector import PartitionId
 from paramstream.transport.calls import Call, CreateTopic, DescribePartitions, ListTopics
 from reference.one_rule import Truth
@@ -46,6 +47,10 @@ class TrueLog:
 
     def claims(self) -> list[int]:
         return self._truth.claims
+
+    @property
+    def reached(self) -> int:
+        return self._truth.records[-1].position if self._truth.records else START
 
 
 class Standing:
@@ -89,7 +94,7 @@ class SharedWorld(World):
         self.disk = cast("Disk", Standing(self.kafka))
         self.names = [f"b{number}" for number in range(chance.choice([2, 3]))]
         self.running: dict[str, SimProcess] = {}
-        self.fleets: dict[str, SimFleet] = {}
+        self.fleets: dict[Client, SimFleet] = {}
         self._starts = 0
         self._greeted = 0
         self._unheard: dict[SimProcess, float] = {}
@@ -267,7 +272,7 @@ class SharedWorld(World):
         return None
 
     def owner_for(self, client: Client, partition: PartitionId) -> PartitionCore | None:
-        fleet = self.fleets.get(client.name)
+        fleet = self.fleets.get(client)
         server = None if fleet is None else fleet.server_of(partition)
         if not isinstance(server, SimProcess) or not self.is_awake(server):
             return None
@@ -290,19 +295,19 @@ class SharedWorld(World):
         return super().is_awake(process.fleet.client if isinstance(process, Strand) else process)
 
     def connect(self, client: Client) -> None:
-        fleet = self.fleets.get(client.name)
+        fleet = self.fleets.get(client)
         if not client.is_running or (fleet is not None and not fleet.is_over):
             return
         self._greeted += 1
         chance = self.stream(f"fleet/{self._greeted}")
-        fleet = self.fleets[client.name] = SimFleet(client, self.network, self.clock, chance, self._process_at)
+        fleet = self.fleets[client] = SimFleet(client, self.network, self.clock, chance, self._process_at)
         fleet.greet(self.names[self._greeted % len(self.names)])
 
     def _process_at(self, name: str) -> Server | None:
         return self.running.get(name)
 
     def disconnect(self, client: Client, chance: random.Random) -> None:
-        fleet = self.fleets.get(client.name)
+        fleet = self.fleets.get(client)
         if fleet is not None:
             fleet.end()
 

@@ -53,7 +53,13 @@ class World:
         self.states = States()
         self.changelogs = SimChangelogs(self.stream("changelogs"))
         self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
-        self.producers = [SimProducer(f"p{number}", self._open_name) for number in range(producers)]
+        self.producers: list[SimProducer] = []
+        """Processes: two of them may use one name."""
+        for number in range(producers):
+            self.add_producer(f"p{number}")
+        self.fences: dict[tuple[str, int], dict[PartitionId, int]] = {}
+        """(producer, incarnation) → where the logs ended when it had joined: behind that nothing of an older one may stand."""
+        self._heads: dict[PartitionId, tuple[int, int]] = {}
         reading = self.stream("reading")
         self.reads = {producer.name: reading.choice(self.consumers) for producer in self.producers}
         """Whom a producer observes."""
@@ -97,6 +103,20 @@ class World:
                     consumer.take(partition, most)
             if self.is_awake(consumer):
                 consumer.go_on(chance.choice([0, 0, 1, 2]))
+        self._look()
+
+    def _look(self) -> None:
+        """What is to be seen from outside, where it has changed."""
+        for partition in self.partitions():
+            core = self.owner_of(partition)
+            heads = (core.accepted, core.durable) if core is not None else (0, 0)
+            if self._heads.get(partition) != heads:
+                self._heads[partition] = heads
+                self.trace.note(f"{partition} is accepted to {heads[0]:x}, durable to {heads[1]:x}")
+        for producer in self.producers:
+            session = producer.name, producer.incarnation
+            if producer.core is not None and session not in self.fences:
+                self.fences[session] = {partition: log.reached for partition, log in self.disk.logs.items()}
 
     def heal(self) -> bool:
         """No more faults: True once everybody has everything."""
@@ -128,6 +148,7 @@ class World:
             for consumer in self.consumers:
                 consumer.go_on(HEALING_STEPS)
             self._settle()
+            self._look()
             if not self.unsettled():
                 return True
         return False
@@ -204,7 +225,11 @@ class World:
             for topic in topics
         }
         ordering, durable_only = chance.choice(list(Ordering)), chance.random() < 0.3
-        return SimConsumer(name, ordering, follows, self.states, durable_only=durable_only)
+        return SimConsumer(name, ordering, follows, self.states, self.trace.note, durable_only=durable_only)
+
+    def add_producer(self, name: str) -> None:
+        """A process that uses `name`, as another one may do too."""
+        self.producers.append(SimProducer(name, self._open_name, self.trace.note))
 
     def crash_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         self.trace.note(f"{consumer.name} crashes")
