@@ -11,17 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
+import msgspec
+
 from paramstream.brokers import partition
+from paramstream.brokers.partition import PartitionCore
+from paramstream.brokers.state import SessionState
 from paramstream.consistency.gate import Gate
 from paramstream.consistency.stamp import Stamp
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.followed import Followed
 from paramstream.consumers.undo import BeforeImages
+from paramstream.errors import Fenced
+from paramstream.events.codec import EventFrame
 from paramstream.producers.past import Past
 from paramstream.producers.session_core import SessionCore
+from paramstream.transport.messages import Refused
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,23 @@ def _everything_goes_again(*args: object) -> bool:
     return True
 
 
+_check_session = PartitionCore._check_session  # pyright: ignore[reportPrivateUsage]
+
+
+def _any_epoch_will_do(
+    core: PartitionCore, frame: EventFrame, session: SessionState | None, last: int
+) -> Refused | None:
+    this_one = replace(frame, head=msgspec.structs.replace(frame.head, joined_epoch=core.epoch))
+    return _check_session(core, this_one, session, last)
+
+
+def _older_sessions_write_on(
+    core: PartitionCore, frame: EventFrame, session: SessionState | None, last: int
+) -> Refused | None:
+    turned_down = _check_session(core, frame, session, last)
+    return None if turned_down is not None and isinstance(turned_down.error.raised(), Fenced) else turned_down
+
+
 MUTATIONS = {
     mutation.name: mutation
     for mutation in [
@@ -113,7 +137,7 @@ MUTATIONS = {
             (Patch(BeforeImages, "undo", _nothing_is_taken_back),),
             "the log says",
             seeds=200,
-            found_at=1,
+            found_at=13,
         ),
         Mutation(
             "durable only",
@@ -121,15 +145,31 @@ MUTATIONS = {
             (Patch(Followed, "is_durable", _accepted_is_durable),),
             "was shown durable events only",
             seeds=200,
-            found_at=9,
+            found_at=4,
         ),
         Mutation(
             "seen is not sent again",
             "a session sends by itself only what nobody can have seen",
             (Patch(partition, "may_resend", _everything_goes_again),),
             "it stands",
+            seeds=2000,
+            found_at=387,
+        ),
+        Mutation(
+            "epoch of an event",
+            "an event that names another epoch than the present one is refused, and goes again once its session has joined that",
+            (Patch(PartitionCore, "_check_session", _any_epoch_will_do),),
+            "has not joined",
             seeds=400,
-            found_at=257,
+            found_at=30,
+        ),
+        Mutation(
+            "fence of a session",
+            "once a newer session of a name has joined, an older one writes nothing",
+            (Patch(PartitionCore, "_check_session", _older_sessions_write_on),),
+            "had fenced",
+            seeds=400,
+            found_at=1,
         ),
         Mutation(
             "passed counts at once",
@@ -137,7 +177,7 @@ MUTATIONS = {
             (Patch(Gate, "passed", _passed_counts_at_the_target),),
             "stuck",
             seeds=400,
-            found_at=25,
+            found_at=1,
         ),
     ]
 }

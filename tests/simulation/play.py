@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
+
+from paramstream.brokers import partition
+from paramstream.consistency.position import MAX_OFFSET
+from paramstream.eventlog import counting
 
 from .judge import problems, safety_problems
 from .kinds import kind_of
 from .scenario import Scenario, do
 from .shared_world import SharedWorld
 from .world import World
+
+LAST_OFFSETS = [MAX_OFFSET, MAX_OFFSET, MAX_OFFSET, 20]
+"""In some worlds an epoch is soon full, and the next one is opened amidst everything."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +38,13 @@ class Verdict:
 
 @contextmanager
 def a_world(seed: int) -> Generator[World]:
-    world = SharedWorld(seed) if kind_of(seed) == "shared" else World(seed)
-    try:
-        yield world
-    finally:
-        world.close()
+    offsets = random.Random(f"{seed}/offsets").choice(LAST_OFFSETS)
+    with mock.patch.object(partition, "MAX_OFFSET", offsets), mock.patch.object(counting, "MAX_OFFSET", offsets):
+        world = SharedWorld(seed) if kind_of(seed) == "shared" else World(seed)
+        try:
+            yield world
+        finally:
+            world.close()
 
 
 def play(scenario: Scenario) -> Verdict:

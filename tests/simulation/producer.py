@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.errors import Fenced
@@ -12,7 +12,7 @@ from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.calls import DescribePartitions, Join, Joined, OpenProducer
+from paramstream.transport.calls import DescribePartitions, Join, Joined, OpenProducer, PartitionRecord
 from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
@@ -108,8 +108,8 @@ class SimProducer:
                 if core is None:
                     self.incarnation = incarnation
                     self._ask()
-            case Told(call=DescribePartitions(), answer=list() as found) if core is not None:
-                self._do(core.stand(found))
+            case Told(call=DescribePartitions(), answer=list()) if core is not None:
+                self._do(core.stand(cast("list[PartitionRecord]", item.answer)))
             case Told(answer="Fenced" | Fenced()) if core is None:
                 self.fenced = True
             case Told(answer="Fenced" | Fenced()):
