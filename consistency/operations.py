@@ -126,6 +126,8 @@ class OperationsBuilder:
         self._writes: dict[object, int] = {}
         """Item → its write."""
         self._lost: set[object] = set()
+        self._writers: list[tuple[int, str]] = []
+        """Reads that name who wrote what they saw."""
 
     def add_file(self, path: str | os.PathLike[str]) -> None:
         """The lines that come next are of this file."""
@@ -144,14 +146,21 @@ class OperationsBuilder:
             first = self._writes.setdefault(item, len(self._rows))
             if first != len(self._rows):
                 self._refuse_second_write(first, place, line)
+        elif line.writer is not None:
+            self._writers.append((len(self._rows), line.writer))
         self._rows.append((process, key, isinstance(line, Write)))
         self._items.append(item)
         self._values.append(line.value)
         self._places.append(place)
 
     def build(self) -> Operations:
-        """All operations that were added, without what was declared lost."""
-        kept = [at for at, item in enumerate(self._items) if item not in self._lost] if self._lost else None
+        """All operations that were added, without what was declared lost, and without reads from writers that were not recorded."""
+        unknown = {at for at, writer in self._writers if writer not in self._processes}
+        kept = (
+            [at for at, item in enumerate(self._items) if item not in self._lost and at not in unknown]
+            if self._lost or unknown
+            else None
+        )
         rows = np.array(self._rows, np.int64).reshape(-1, 3)
         sources = np.fromiter(map(self._source_of, range(len(rows))), np.int64, len(rows))
         order = np.argsort(rows[:, 0], kind="stable")
