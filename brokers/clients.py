@@ -52,6 +52,11 @@ class Clients:
         return len(self._peers) >= MAX_PEERS
 
     def keep_waiting(self, client: bytes, hello: Hello) -> None:
+        """It is to be welcomed. What still comes over the older connections of its link counts no more: nobody awaits an answer."""
+        if hello.link:
+            for other in self:
+                if other.link == hello.link and other.turn < hello.turn:
+                    self.forget(other)
         self._waiting[client] = hello
         if len(self._waiting) > MAX_PEERS:
             del self._waiting[next(iter(self._waiting))]
@@ -63,7 +68,7 @@ class Clients:
 
     def welcome(self, client: bytes, hello: Hello, welcome: Welcome) -> None:
         """It is connected from here on; older incarnations of a replica's name are fenced."""
-        peer = Peer(client, next(self._serials), hello.name, hello.incarnation)
+        peer = Peer(client, next(self._serials), hello.name, hello.incarnation, hello.link, hello.turn)
         self._peers[client] = peer
         if hello.name:
             for other in self:

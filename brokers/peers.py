@@ -22,6 +22,9 @@ class Peer:
     name: str = ""
     """A replica's name; empty for others."""
     incarnation: int = 0
+    link: bytes = b""
+    turn: int = 0
+    """As in its hello."""
     joined: dict[int, str] = field(default_factory=dict[int, str])
     """The sessions that it has joined: incarnation → producer name."""
     wrote_ns: dict[int, int] = field(default_factory=dict[int, int])

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+import msgspec
+
 from ..errors import ConnectFailed, CorruptLog, NotOwner, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer, partition_in
@@ -61,6 +63,8 @@ ASYNC_S = 10.0
 
 RECONNECT_S = (0.02, 0.5)
 """First and longest pause between attempts to connect."""
+
+LINK_ID_BYTES = 16
 
 BATCH_FRAMES = 256
 """Frames handed to the handler before `drained`: bounds how long credit and acks wait behind a flood."""
@@ -106,6 +110,8 @@ class Link:
         """Endpoints of the last fleet: brokers that the user need not have named."""
         self._handler = handler
         self._hello = hello
+        self._identity = os.urandom(LINK_ID_BYTES)
+        self._turns = itertools.count(1)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         """Held by whoever sends, and for the change from one fleet to another."""
@@ -259,7 +265,8 @@ class Link:
     def _serve(self, endpoint: str) -> bool:
         """One fleet's life. True if it was ever up."""
         try:
-            fleet = Fleet.gather(endpoint, self._hello(), self._closing)
+            hello = msgspec.structs.replace(self._hello(), link=self._identity, turn=next(self._turns))
+            fleet = Fleet.gather(endpoint, hello, self._closing)
         except ConnectFailed as error:
             self._last_failure = error.problem
             _log.debug("%s: %s", self._thread.name, error.problem)

@@ -49,6 +49,10 @@ class Hello(Message, frozen=True):
     format: int
     name: str = ""
     incarnation: int = 0
+    link: bytes = b""
+    """Random, of all connections that one link makes one after the other; empty where there is just one."""
+    turn: int = 0
+    """Greater than that of the link's connections before: what still comes over those, late, is passed over."""
 
 
 class Owner(Record, frozen=True):

@@ -28,12 +28,12 @@ from paramstream.transport.wire import Message
 
 
 class RawClient:
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, hello: Hello | None = None) -> None:
         self._socket = dealer(endpoint, os.urandom(CLIENT_ID_BYTES) + DOWN)
         self._ids = itertools.count(1)
         self.events: list[bytes] = []
         """Those that were fanned out."""
-        self._socket.send(encode_message(Hello(FORMAT)))
+        self._socket.send(encode_message(hello or Hello(FORMAT)))
 
     def welcome(self, timeout: float) -> Welcome | None:
         """None where it does not come in time."""

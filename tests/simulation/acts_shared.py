@@ -60,6 +60,13 @@ def cut_from_the_log(world: SharedWorld, process: SimProcess, chance: random.Ran
     world.kafka.cut_until[process.name] = world.clock.now + chance.uniform(0.0, 3.0)
 
 
+@_to_one
+def lose_the_group(world: SharedWorld, process: SimProcess, chance: random.Random) -> None:
+    """The group does not hear of it, though it serves and writes: others take its slots, and it does not know."""
+    world.trace.note(f"the group does not hear of {process.name}")
+    world.silent_until[process] = world.clock.now + chance.uniform(0.5, 2.5)
+
+
 def freeze_the_log(world: World, chance: random.Random) -> None:
     world.trace.note("the log freezes")
     cast("SharedWorld", world).kafka.frozen_until = world.clock.now + chance.uniform(0.0, 2.0)
@@ -72,5 +79,6 @@ ACTS = [
     Act("start brokers", start_brokers, 4, is_fault=False, kinds=SHARED),
     Act("pause broker", pause_broker, 1.5, kinds=SHARED),
     Act("cut from the log", cut_from_the_log, 2, kinds=SHARED),
+    Act("lose the group", lose_the_group, 2, kinds=SHARED),
     Act("freeze the log", freeze_the_log, 0.5, kinds=SHARED),
 ]

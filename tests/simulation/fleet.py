@@ -28,7 +28,6 @@ from paramstream.transport.calls import (
 )
 from paramstream.transport.fleet import Fleet
 from paramstream.transport.messages import (
-    FORMAT,
     Demoted,
     Fetch,
     Goodbye,
@@ -94,7 +93,7 @@ class Strand:
 
     def connected(self, connection: Connection) -> None:
         self.connection = connection
-        connection.send(Hello(FORMAT))
+        connection.send(self.fleet.hello)
 
     def lost(self) -> None:
         self.fleet.end()
@@ -114,12 +113,14 @@ class SimFleet:
     def __init__(
         self,
         client: Client,
+        hello: Hello,
         network: Network,
         clock: Clock,
         chance: random.Random,
         process_at: Callable[[str], Server | None],
     ) -> None:
         self.client = client
+        self.hello = hello
         self.clock = clock
         self._network = network
         self._chance = chance

@@ -47,7 +47,7 @@ def safety_problems(world: World) -> list[str]:
     """All that is broken, at any moment."""
     found = _named("log", (problem for log in world.disk.logs.values() for problem in log.problems))
     found += _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
-    found += _named("fenced", _fenced_stay_out(world))
+    found += _named("fenced", _fenced_stay_out(world)) + _named("fenced", _fenced_rightly(world))
     for consumer in world.consumers:
         found += _named("delivery", consumer.told_problems())
         found += _named("seen once", _seen_once(world, consumer))
@@ -97,6 +97,13 @@ def _outcomes(world: World) -> Iterable[str]:
                 yield f"{made.write} was refused: {made.call.error}"
             if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
                 yield f"{made.write} was refused and stands whole"
+
+
+def _fenced_rightly(world: World) -> Iterable[str]:
+    names = Counter(producer.name for producer in world.producers)
+    for producer in world.producers:
+        if producer.fenced and names[producer.name] == 1:
+            yield f"{producer.name}, though nobody else opens its name"
 
 
 def _fenced_stay_out(world: World) -> Iterable[str]:

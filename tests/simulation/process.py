@@ -17,7 +17,7 @@ from unittest.mock import patch
 import msgspec
 import zmq
 
-from paramstream.brokers import calls, fetching, following, loop, opening, owning, reports, syncing, trimming
+from paramstream.brokers import calls, fetching, following, loop, opening, owning, partition, reports, syncing, trimming
 from paramstream.brokers.membership import SlotMember
 from paramstream.brokers.opening import Opener, Opening
 from paramstream.brokers.owned import Owned
@@ -25,8 +25,10 @@ from paramstream.brokers.partition import PartitionSettings
 from paramstream.brokers.partitions import Partitions
 from paramstream.brokers.posting import POST_ID, Job, Posting
 from paramstream.brokers.worker import Worker
+from paramstream.consistency.position import MAX_OFFSET
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ConnectFailed, ParamstreamError
+from paramstream.eventlog import counting
 from paramstream.eventlog.log import Member
 from paramstream.events.codec import MAGIC as EVENT_MAGIC
 from paramstream.events.codec import Buffer
@@ -45,14 +47,16 @@ CLAIM_S = 2.0
 
 
 @contextmanager
-def simulated_machine(clock: Clock, chance: random.Random) -> Generator[None]:
-    """The broker's own modules read this clock and draw from this chance."""
+def simulated_machine(clock: Clock, chance: random.Random, max_offset: int = MAX_OFFSET) -> Generator[None]:
+    """The broker's own modules read this clock and draw from this chance. An epoch is full at `max_offset`."""
     time = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: clock.now_ns)
     with ExitStack() as patches:
         for module in (calls, following, loop, owning, reports, syncing, trimming):
             patches.enter_context(patch.object(module, "time", time))
         patches.enter_context(patch.object(owning, "random", chance))
         patches.enter_context(patch.object(opening, "randbits", chance.getrandbits))
+        for module in (partition, counting):
+            patches.enter_context(patch.object(module, "MAX_OFFSET", max_offset))
         yield
 
 

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from paramstream.brokers.owned import META
 from paramstream.brokers.partition import PartitionCore
-from paramstream.consistency.position import START
+from paramstream.consistency.position import MAX_OFFSET, START
 from paramstream.consistency.vector import PartitionId
 from paramstream.transport.calls import Call, CreateTopic, DescribePartitions, ListTopics
+from paramstream.transport.messages import FORMAT, Hello
 from reference.one_rule import Truth
 
 from .disk import Disk
@@ -81,7 +82,10 @@ class SharedWorld(World):
     def start_broker(self, chance: random.Random) -> None:
         """The first ones, all at once, until they serve."""
         self._machine = ExitStack()
-        self._machine.enter_context(simulated_machine(self.clock, self.stream("machine")))
+        machine = self.stream("machine")
+        # Not much fewer: each new epoch is joined, and each join writes a note in every partition of the broker.
+        full = machine.choice([MAX_OFFSET, MAX_OFFSET, 40, 60])
+        self._machine.enter_context(simulated_machine(self.clock, machine, full))
         try:
             self._set_up(chance)
         except BaseException:
@@ -95,8 +99,13 @@ class SharedWorld(World):
         self.names = [f"b{number}" for number in range(chance.choice([2, 3]))]
         self.running: dict[str, SimProcess] = {}
         self.fleets: dict[Client, SimFleet] = {}
+        self._lives: dict[Client, int] = {}
+        self._numbers: dict[Client, int] = {}
+        """Of clients, as they first connect."""
         self._starts = 0
         self._greeted = 0
+        self.silent_until: dict[SimProcess, float] = {}
+        """Until when the group does not hear of it, though it does all else."""
         self._unheard: dict[SimProcess, float] = {}
         """Since when the group has not heard of it."""
         self.lazy = chance.choice([0.1, 0.5, 0.8])
@@ -165,7 +174,8 @@ class SharedWorld(World):
 
     def _is_heard(self, process: SimProcess) -> bool:
         is_running = self.running.get(process.name) is process
-        return is_running and self.is_awake(process) and self.kafka.reaches(process.name)
+        is_silent = self.clock.now < self.silent_until.get(process, 0.0)
+        return is_running and not is_silent and self.is_awake(process) and self.kafka.reaches(process.name)
 
     def _keep_the_group(self, chance: random.Random) -> None:
         """Who is not heard of loses its slots; who is heard of again is a member again."""
@@ -219,6 +229,7 @@ class SharedWorld(World):
     def heal_brokers(self, chance: random.Random) -> None:
         self.kafka.weather, self.kafka.frozen_until = FAIR, 0.0
         self.kafka.cut_until.clear()
+        self.silent_until.clear()
         for process in self.running.values():
             process.log.nbytes = 0
         for name in self.names:
@@ -300,13 +311,19 @@ class SharedWorld(World):
             return
         self._greeted += 1
         chance = self.stream(f"fleet/{self._greeted}")
-        fleet = self.fleets[client] = SimFleet(client, self.network, self.clock, chance, self._process_at)
+        number = self._numbers.setdefault(client, len(self._numbers))
+        link = f"{number}/{self._lives.get(client, 0)}".encode()
+        hello = Hello(FORMAT, link=link, turn=self._greeted)
+        fleet = SimFleet(client, hello, self.network, self.clock, chance, self._process_at)
+        self.fleets[client] = fleet
         fleet.greet(self.names[self._greeted % len(self.names)])
 
     def _process_at(self, name: str) -> Server | None:
         return self.running.get(name)
 
     def disconnect(self, client: Client, chance: random.Random) -> None:
+        """Its process ends: the next one has a link of its own."""
+        self._lives[client] = self._lives.get(client, 0) + 1
         fleet = self.fleets.get(client)
         if fleet is not None:
             fleet.end()

@@ -55,8 +55,8 @@ def test_a_pickle_is_refused_as_a_control_message_O01() -> None:
 
 
 def test_a_field_that_a_newer_peer_added_is_passed_over_O03() -> None:
-    newer = MAGIC + bytes([FORMAT]) + msgspec.msgpack.encode(["Hello", FORMAT, "rep", 3, "a new field"])
-    assert decode_message(newer) == Hello(FORMAT, "rep", 3)
+    newer = MAGIC + bytes([FORMAT]) + msgspec.msgpack.encode(["Hello", FORMAT, "rep", 3, b"link", 1, "a new field"])
+    assert decode_message(newer) == Hello(FORMAT, "rep", 3, b"link", 1)
 
 
 def test_another_format_is_refused_with_both_numbers_O03() -> None:
