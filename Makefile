@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 # Stamps inside the environment: a second call installs nothing.
 DEMO_READY := $(VENV)/.ready-demo
 TEST_READY := $(VENV)/.ready-test
+FUZZ_READY := $(VENV)/.ready-fuzz
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test slow sim kills soak check format bench clean
+.PHONY: demo test slow sim kills soak fuzz check format bench clean
 .NOTPARALLEL:
 
 demo: $(DEMO_READY)
@@ -47,6 +48,12 @@ MINUTES ?= 10
 soak: $(TEST_READY)
 	cd tests && ../$(BIN)/python -m soak --minutes $(MINUTES) $(ARGS)
 
+# Inputs that a decoder does not refuse as it should, searched for by coverage: ten minutes in each fuzzer (wire, log, kafka, state,
+# text), or in TARGET alone. What is found is kept in tests/fuzzing/corpus, and fails `make test` until it is mended.
+TARGET ?=
+fuzz: $(FUZZ_READY)
+	cd tests && ../$(BIN)/python -m fuzzing $(TARGET) --minutes $(MINUTES) $(ARGS)
+
 check: $(TEST_READY)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -73,6 +80,12 @@ $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing paramstream and its test tools into $(VENV) (some minutes, once)"
 	$(INSTALL) --editable '.[torch,kafka,demo,dev]'
 	@touch $(DEMO_READY) $@
+
+# atheris has wheels for some Pythons on Linux, and elsewhere wants a clang with libFuzzer: it is not among what the tests need.
+$(FUZZ_READY): pyproject.toml constraints.txt | $(TEST_READY)
+	$(INSTALL) --only-binary atheris --editable '.[fuzz]' \
+		|| { echo "atheris has no wheel for this Python and machine: fuzz with Python 3.11 to 3.13 on Linux" >&2; exit 1; }
+	@touch $@
 
 $(DEMO_READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing paramstream into $(VENV) (some minutes, once)"
