@@ -95,7 +95,7 @@ class Operations:
         """Only the operations of `keep`, under new ids, without reads of writes that are left out."""
         chosen = np.zeros(len(self), np.bool_)
         chosen[np.fromiter(keep, np.int64)] = True
-        chosen &= (self.source < 0) | chosen[self.source]
+        chosen &= (self.source < 0) | chosen[np.maximum(self.source, 0)]
         ids = np.flatnonzero(chosen)
         new_id = np.cumsum(chosen) - 1
         source = self.source[ids]
@@ -106,8 +106,12 @@ class Operations:
             process=self.process[ids],
             key=self.key[ids],
             is_write=self.is_write[ids],
-            source=np.where(source < 0, source, new_id[source]),
+            source=_renamed(source, new_id),
         )
+
+
+def _renamed(source: Ids, new_id: Ids) -> Ids:
+    return np.where(source < 0, source, new_id[np.maximum(source, 0)])
 
 
 class OperationsBuilder:
@@ -174,7 +178,7 @@ class OperationsBuilder:
             process=rows[order, 0],
             key=rows[order, 1],
             is_write=rows[order, 2].astype(np.bool_),
-            source=np.where(source < 0, source, new_id[source]),
+            source=_renamed(source, new_id),
         )
         return whole if kept is None else whole.restricted(new_id[kept].tolist())
 

@@ -82,15 +82,15 @@ class _Reader:
         self._saturate()
 
     def is_broken(self) -> bool:
-        return bool(self._initial) or not self._has_order()
+        return bool(self._initial) or not self.has_order()
 
     def find(self) -> Iterator[Violation]:
         for write, read in self._initial:
             yield violation(self._explain(write, read), self._explain, read)
-        if not self._has_order():
+        if not self.has_order():
             yield violation(self._before.circle(), self._explain)
 
-    def _has_order(self) -> bool:
+    def has_order(self) -> bool:
         return len(self._before.order()) == len(self._before)
 
     def _explain(self, write: int, read: int) -> list[Edge]:

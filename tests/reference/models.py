@@ -1,6 +1,6 @@
 """The reference for the checkers: PRAM, causal and causal+ by their definitions, over every order that a small history can have.
 
-It knows no pattern and no saturation, and shares no code with the checkers. Definitions after Lipton and Sandberg (PRAM) and
+But for one function it knows no pattern and no saturation, and it shares no code with the checkers. Definitions after Lipton and Sandberg (PRAM) and
 Bouajjani, Enea, Guerraoui and Hamza (causal consistency CC, with convergence CCv).
 """
 
@@ -60,25 +60,53 @@ def _has_order(chains: History) -> bool:
     return goes_on((0,) * len(chains), {})
 
 
-def is_causal(history: History) -> bool:
-    """There is a causal order (it holds every process's order) such that for each read its causal past has an order that
-    keeps it, and in which the last write of the key is what the read saw."""
+class CausalVerdicts(NamedTuple):
+    causal: bool
+    """There is a causal order (it holds every process's order) such that for each read its causal past has an order that keeps
+    it, and in which the last write of the key is what the read saw."""
+    converging: bool
+    """There are a causal order and one order of everything that keeps it, such that each read saw the last write of its key in
+    its causal past by that one order."""
+
+
+def causal_verdicts(history: History) -> CausalVerdicts:
     executions = _executions(tuple(len(ops) for ops in history))
-    possible = np.ones(len(executions.groups), np.bool_)
+    causal = np.ones(len(executions.groups), np.bool_)
+    converging = np.ones(len(executions.rank), np.bool_)
     for fits in _fitting_reads(history, executions):
         # Executions of one group have the same causal order; together they show each order of a past that keeps it.
-        possible &= np.logical_or.reduceat(fits, executions.groups)
-    return bool(possible.any())
+        causal &= np.logical_or.reduceat(fits, executions.groups)
+        converging &= fits
+    return CausalVerdicts(bool(causal.any()), bool(converging.any()))
 
 
-def is_converging(history: History) -> bool:
-    """There are a causal order and one order of everything that keeps it, such that each read saw the last write of its key
-    in its causal past by that one order."""
-    executions = _executions(tuple(len(ops) for ops in history))
-    possible = np.ones(len(executions.rank), np.bool_)
-    for fits in _fitting_reads(history, executions):
-        possible &= fits
-    return bool(possible.any())
+def causal_verdicts_by_closure(history: History) -> CausalVerdicts:
+    """The same for histories of any size, by bad patterns on the whole matrix of the least causal order."""
+    ops = [(process, op) for process, chain in enumerate(history) for op in chain]
+    wrote = {(op.key, op.value): at for at, (_, op) in enumerate(ops) if op.kind == "w"}
+    order = np.zeros((len(ops), len(ops)), np.bool_)
+    for at, (process, _) in enumerate(ops[1:], 1):
+        order[at - 1, at] = ops[at - 1][0] == process
+    reads = [(at, op.key, wrote.get((op.key, op.value), -1)) for at, (_, op) in enumerate(ops) if op.kind == "r"]
+    if any(saw < 0 and ops[read][1].value is not None for read, _, saw in reads):
+        return CausalVerdicts(False, False)
+    for read, _, saw in reads:
+        if saw >= 0:
+            order[saw, read] = True
+    order = _closure(order)
+    ages = order.copy()
+    causal = not order.diagonal().any()
+    for read, key, saw in reads:
+        for other in (at for (of, _), at in wrote.items() if of == key and at != saw and order[at, read]):
+            causal &= saw >= 0 and not order[saw, other]
+            ages[other, saw if saw >= 0 else other] = True
+    return CausalVerdicts(causal, not _closure(ages).diagonal().any())
+
+
+def _closure(order: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    for middle in range(len(order)):
+        order = order | order[:, middle : middle + 1] & order[middle]
+    return order
 
 
 @dataclass(frozen=True)
