@@ -74,6 +74,9 @@ class Standing:
 
 
 class SharedWorld(World):
+    passing = 0.0
+    """What stands of such a topic is in no log."""
+
     kafka: SharedKafka
     group: Group
 
@@ -95,7 +98,8 @@ class SharedWorld(World):
     def _set_up(self, chance: random.Random) -> None:
         self.kafka = SharedKafka(self.clock)
         self.group = Group(self.clock)
-        self.disk = cast("Disk", Standing(self.kafka))
+        self.standing = Standing(self.kafka)
+        self.disk = cast("Disk", self.standing)
         self.names = [f"b{number}" for number in range(chance.choice([2, 3]))]
         self.running: dict[str, SimProcess] = {}
         self.fleets: dict[Client, SimFleet] = {}
