@@ -71,11 +71,13 @@ class Outcomes:
 
     def fail(self, call: Call, error: ParamstreamError) -> None:
         """The first error of a call is its outcome; of an all-or-nothing call at once, else when all its events have one."""
-        if call.error is None and not call.final:
+        if call.final:
+            return
+        if call.error is None:
             call.error = error
             self.failed = self.failed or call
-            if call.whole:
-                self._finalise(call)
+        if call.whole:
+            self._finalise(call)
 
     def review(self, call: Call) -> None:
         """Move the call on where all its events have moved on."""

@@ -19,7 +19,7 @@ from .shared_world import SharedWorld
 from .world import World
 
 LAST_OFFSETS = [MAX_OFFSET, MAX_OFFSET, MAX_OFFSET, 20]
-"""In some worlds an epoch is soon full, and the next one is opened amidst everything."""
+"""In some worlds an epoch is soon full, and the next one is opened amidst everything. (Shared ones choose for themselves.)"""
 
 
 @dataclass(frozen=True)

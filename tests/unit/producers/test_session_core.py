@@ -293,6 +293,17 @@ def test_what_nobody_can_tell_a_fenced_session_is_unknown(world: World) -> None:
     assert world.core.answered
 
 
+def test_a_call_that_a_fenced_session_had_sent_in_part_ends_too(world: World) -> None:
+    call = Call((P, Q), "write_back")
+    effects = world.core.submit(call, [put_draft(P, b"1"), put_draft(Q, b"1")])
+    [_, unsent] = [effect for effect in effects if isinstance(effect, Send)]
+    world.do(world.core.unsent(unsent.event))
+    world.disconnect(arrived=0)
+    world.do(world.core.fence(Fenced("a newer one is served"), fresh=True))
+    assert isinstance(call.error, Fenced) and call.final
+    assert world.core.answered
+
+
 def test_a_frame_that_found_no_room_goes_with_the_next_try_in_its_order(world: World) -> None:
     call = Call((P,), "write_back")
     [send] = [e for e in world.core.submit(call, [put_draft(P, b"1")]) if hasattr(e, "frame")]
