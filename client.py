@@ -98,7 +98,7 @@ def connect(
     `history` is a file to which the client appends what its publishers, processors and replicas do, for `paramstream check`; several
     clients, in several processes too, may use one file. What is published then leaves only once the file has it.
 
-    Raises `ConnectFailed` that names the endpoint after `timeout` s, and before anything is done `InvalidHistory` where the file cannot
+    Raises `ConnectFailed` that names the endpoint after `timeout` s, and before anything is done `InvalidEvent` where the file cannot
     be written.
     """
     return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout, history)

@@ -103,7 +103,7 @@ class InvalidEvent(ParamstreamError, ValueError):
 
 
 class InvalidHistory(ParamstreamError):
-    """A file is no history that can be checked, or none can be written to it; the problem names file, line and what is wrong."""
+    """A file is no history that can be checked; the problem names file, line and what is wrong there."""
 
 
 class SchemaMismatch(ParamstreamError):

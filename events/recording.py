@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..consistency.history import MAX_LINE_NBYTES, Line, encode_line
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidHistory
+from ..errors import InvalidEvent
 from .kinds import Commit, Delete, Payload, Put
 
 _BEGINNINGS = (b"{", b"\n", b" ")
@@ -31,7 +31,7 @@ class HistoryFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens the file, or makes it. Half a line at its end, of a process that was killed there, is cut, unless another process
-        has the file open. Raises `InvalidHistory` where it cannot be written, or holds something else.
+        has the file open. Raises `InvalidEvent` where it cannot be written, or holds something else.
         """
         self._lock = threading.Lock()
         self._waiting = b""
@@ -107,8 +107,8 @@ class HistoryFile:
         fcntl.flock(self._fd, fcntl.LOCK_SH)
 
 
-def _unusable(path: object, error: Exception) -> InvalidHistory:
-    return InvalidHistory(
+def _unusable(path: object, error: Exception) -> InvalidEvent:
+    return InvalidEvent(
         f"no history can be written to {str(path)!r}: {error}", remedy="Give the path of a new file, or of a history"
     )
 

@@ -73,7 +73,7 @@ def _print_summary(results: Results) -> None:
 
 @contextmanager
 def _history_at(path: Path | None) -> Generator[HistoryFile | None]:
-    """Opened before anything is started. Raises `InvalidHistory`."""
+    """Opened before anything is started. Raises `InvalidEvent`."""
     history = None if path is None else HistoryFile(path)
     try:
         yield history

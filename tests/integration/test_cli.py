@@ -189,15 +189,19 @@ def test_subscribe_prints_one_event_a_line(broker_process: BrokerProcess) -> Non
     assert all(event["producer"] == "p" and event["vector"] for event in events)
 
 
-def test_a_standing_replica_serves_and_is_known_to_the_broker(broker_process: BrokerProcess, stand: Stand) -> None:
+def test_a_standing_replica_serves_and_is_known_to_the_broker_and_records_what_it_applies(
+    broker_process: BrokerProcess, stand: Stand, tmp_path: Path
+) -> None:
+    history = tmp_path / "history.jsonl"
     with ps.connect(broker_process.endpoint) as client:
         client.create_topic("model")
         publisher = client.publisher("model", producer="p")
         publisher.publish_weights({"w": torch.ones(3)}, version=1)
         publisher.flush()
         replica = stand(
-            "replica", "--connect", broker_process.endpoint, "--topic", "model", "--name", "r", "--dram", "1GiB"
-        )
+            "replica", "--connect", broker_process.endpoint, "--topic", "model", "--name", "r", "--dram", "1GiB",
+            "--history", str(history),
+        )  # fmt: skip
         assert replica.first_line == "replica of model serves version 1"
         publisher.publish_weights({"w": torch.zeros(3)}, version=2)
         deadline = time.monotonic() + ENDED_WITHIN_S
@@ -205,6 +209,8 @@ def test_a_standing_replica_serves_and_is_known_to_the_broker(broker_process: Br
             assert time.monotonic() < deadline, client.replicas("model")
             time.sleep(0.05)
     assert replica.stop(signal.SIGINT) == 0
+    recorded = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [line["key"].split("/")[1] for line in recorded if line["op"] == "r"] == ["weights"] * 2
 
 
 def test_a_newer_replica_of_the_name_ends_the_older_one_with_its_error(
@@ -238,8 +244,11 @@ def test_an_address_beyond_this_machine_needs_insecure(stand: Stand) -> None:
     assert json.loads(allowed.first_line)["listening"].startswith("tcp://0.0.0.0:")
 
 
-def test_the_demo_ends_with_equal_digests_and_the_killed_replica_back() -> None:
-    record = run_json("demo", "--seconds", "6", within_s=DEMO_WITHIN_S)
+def test_the_demo_ends_with_equal_digests_and_the_killed_replica_back_and_its_history_is_consistent(
+    tmp_path: Path,
+) -> None:
+    history = str(tmp_path / "history.jsonl")
+    record = run_json("demo", "--seconds", "6", "--history", history, within_s=DEMO_WITHIN_S)
     assert record["digests_equal"] is True
     assert record["restored_replica"] == "replica-1"
     assert record["versions"] > 60
@@ -250,6 +259,17 @@ def test_the_demo_ends_with_equal_digests_and_the_killed_replica_back() -> None:
     assert record["accuracy"]["replicas"] == [record["accuracy"]["trainer"]] * 2
     assert record["accuracy"]["trainer"] > 0.8
     assert 0 < record["staleness_ms"]["p50"] <= record["staleness_ms"]["p99"]
+    for model in ("pram", "causal", "causal+"):
+        checked = run_json("check", history, "--model", model)
+        assert checked["ok"] is True and checked["operations"] > record["versions"]
+    recorded = [json.loads(line) for line in Path(history).read_text().splitlines()]
+    lives = {line["process"] for line in recorded if line["op"] == "follow"}
+    assert sorted(life.split("/")[0] for life in lives) == ["replica-0", "replica-1", "replica-1"]
+
+
+def test_a_history_that_cannot_be_written_is_told_before_a_demo_begins(tmp_path: Path) -> None:
+    refused = run("demo", "--history", str(tmp_path))
+    assert refused.returncode == 1 and "no history can be written" in refused.stderr
 
 
 def children_of(pid: int) -> list[int]:

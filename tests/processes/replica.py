@@ -1,4 +1,4 @@
-"""A replica that is read all the time: `python -m processes.replica ENDPOINTS TOPICS NAME ORDERING HISTORY`.
+"""A replica that is read all the time: `python -m processes.replica ENDPOINTS TOPICS NAME ORDERING [HISTORY]`.
 
 It says `up` once its start state is served. Between requests it reads entries, and the weights, and counts versions that are torn:
 every element of a version is the version's number. What it does is appended to the file `HISTORY`.
@@ -63,7 +63,7 @@ def state_of(replica: ps.Replica, reading: Reading) -> Line:
     }
 
 
-def main(endpoints: str, names: str, name: str, ordering: Ordering, history: str) -> None:
+def main(endpoints: str, names: str, name: str, ordering: Ordering, history: str | None = None) -> None:
     topics = names.split(",")
     client = ps.connect(endpoints.split(","), history=history, timeout=30)
     replica = patiently(lambda: client.replica(topics, name=name, ordering=ordering, arrays="numpy"))
@@ -83,4 +83,4 @@ def main(endpoints: str, names: str, name: str, ordering: Ordering, history: str
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Ordering(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Ordering(sys.argv[4]), *sys.argv[5:])

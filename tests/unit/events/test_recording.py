@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramstream.consistency.history import Read, Write, encode_line, read_lines
-from paramstream.errors import InvalidHistory
+from paramstream.errors import InvalidEvent
 from paramstream.events.kinds import Commit, Delete, Put, PutItem, Rows
 from paramstream.events.recording import HistoryFile, entry_key, items_written
 
@@ -80,14 +80,14 @@ def test_what_was_recorded_outlives_a_killed_process(tmp_path: Path) -> None:
 def test_a_file_that_holds_something_else_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "weights.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InvalidHistory, match="holds something else"):
+    with pytest.raises(InvalidEvent, match="holds something else"):
         HistoryFile(path)
     assert path.read_bytes() == content
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none" / "h.jsonl", "", "a\0b"):
-        with pytest.raises(InvalidHistory, match="no history can be written"):
+        with pytest.raises(InvalidEvent, match="no history can be written"):
             HistoryFile(path)
 
 
