@@ -87,7 +87,7 @@ class SessionRecorder:
         """
         if token.number > self._seen.get(token.process, 0) and token.vector <= vector:
             self._seen[token.process] = token.number
-            self._file.append([Read(self._process, token.key, token.number)])
+            self._file.append([Read(self._process, token.key, token.number, token.process)])
 
     def begins_anew(self) -> None:
         """What the session's next events rest on has shrunk: they are another process's. What is on its way may be sent again, with

@@ -227,10 +227,10 @@ def test_who_observes_a_replica_reads_its_token_before_it_writes(stage: Stage, h
     replica.number = 2
     stage.publisher.observe(replica)
     assert history.lines == [
-        Read(MAIN, "seen/r/9", 1),
+        Read(MAIN, "seen/r/9", 1, "r/9"),
         Write(MAIN, f"{KV}{A}", "trainer/1/1"),
         Write(MAIN, f"{KV}{A}", "trainer/1/2"),
-        Read(MAIN, "seen/r/9", 2),
+        Read(MAIN, "seen/r/9", 2, "r/9"),
     ]
 
 
@@ -245,7 +245,7 @@ def test_a_token_that_is_older_than_one_that_was_read_or_says_more_than_was_obse
     replica.number, replica.covers = 3, VersionVector({(99, 0): position(1, 0)})
     stage.publisher.observe(replica)
     stage.publisher.observe(replica.vector)
-    assert history.lines == [Read(MAIN, "seen/r/9", 2)]
+    assert history.lines == [Read(MAIN, "seen/r/9", 2, "r/9")]
 
 
 def test_where_the_past_has_shrunk_a_new_process_begins_and_what_is_on_its_way_is_left_out(
