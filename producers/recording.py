@@ -14,7 +14,7 @@ from ..consistency.epochs import EpochEnds
 from ..consistency.history import Line, Lost, Read, Write
 from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId, VersionVector
-from ..events.recording import HistoryFile, Token, item_key, items_written, topic_label, process_name
+from ..events.recording import HistoryFile, Token, item_key, items_written, process_name, topic_label
 from ..transport.messages import Heads
 from .calls import Event
 
