@@ -37,6 +37,14 @@ def start_brokers(world: World, _chance: random.Random) -> None:
         shared.start_one(name)
 
 
+def await_durable(world: World, chance: random.Random) -> None:
+    """Somebody asks what became of an accepted event, of his own or of somebody else."""
+    asks, wrote = chance.choice(world.producers), chance.choice(world.producers)
+    accepted = [(*where, at) for made in wrote.made[-10:] for where, at in made.call.positions.items()]
+    if accepted:
+        cast("SharedWorld", world).await_durable(asks, chance.sample(accepted, min(3, len(accepted))))
+
+
 @_to_one
 def kill(world: SharedWorld, process: SimProcess, chance: random.Random) -> None:
     world.kill(process, chance)
@@ -74,6 +82,7 @@ def freeze_the_log(world: World, chance: random.Random) -> None:
 
 ACTS = [
     Act("move slots", move_slots, 1, kinds=SHARED),
+    Act("await durable", await_durable, 6, is_fault=False, kinds=SHARED),
     Act("kill", kill, 0.5, kinds=SHARED),
     Act("stop", stop, 0.5, kinds=SHARED),
     Act("start brokers", start_brokers, 4, is_fault=False, kinds=SHARED),

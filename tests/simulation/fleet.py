@@ -15,8 +15,9 @@ import zmq
 from paramstream.errors import NotOwner, ParamstreamError, ParamstreamTimeout
 from paramstream.events.codec import Buffer, read_prefix
 from paramstream.transport import connection as connections
-from paramstream.transport.asking import Question
+from paramstream.transport.asking import Done, Question
 from paramstream.transport.calls import (
+    AwaitDurable,
     Call,
     DescribePartitions,
     Join,
@@ -47,6 +48,7 @@ from .clock import Clock
 from .network import Asked, Connection, FetchedFrames, Item, Network, Server, Told
 
 KINDS: dict[type[Call], Any] = {
+    AwaitDurable: list[tuple[int, int, int]],
     Join: Joined,
     OpenProducer: int,
     DescribePartitions: list[PartitionRecord],
@@ -198,15 +200,20 @@ class SimFleet:
             return False
         if isinstance(frame, Asked):
             call = cast("Call", frame.call)
-            number = next(self._numbers)
-            done = self._told(call)
-            question = Question(number, call, KINDS[type(call)], done, self.clock.now + ANSWER_S, waits=False)
-            self._questions[number] = question
-            return question.ask(fleet)
+            self.ask(call, self._told(call))
+            return True
         if isinstance(frame, Message):
             return fleet.send(frame, encode_message(frame))
         prefix = read_prefix(frame)
         return fleet.owner((prefix.topic, prefix.partition)).send_up(frame)
+
+    def ask(self, call: Call, done: Done) -> None:
+        """Nothing where it is over; no answer where it ends meanwhile."""
+        if self._fleet is not None and not self.is_over:
+            number = next(self._numbers)
+            question = Question(number, call, KINDS[type(call)], done, self.clock.now + ANSWER_S, waits=False)
+            self._questions[number] = question
+            question.ask(self._fleet)
 
     def fetch(self, message: Fetch) -> None:
         strand = self._owner((message.topic, message.partition))
@@ -289,7 +296,7 @@ class SimFleet:
             del self._questions[response.id]
             question.done(*outcome)
 
-    def _told(self, call: Call) -> Callable[[Any, ParamstreamError | None], None]:
+    def _told(self, call: Call) -> Done:
         def done(answer: Any, error: ParamstreamError | None) -> None:
             self.client.received(Told(call, answer if error is None else error))
 

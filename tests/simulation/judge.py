@@ -17,6 +17,7 @@ from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
 from .life import Life, wrong_values
+from .shared_world import SharedWorld
 from .standing import SimLog
 from .states import Entries, changed_by
 from .world import World
@@ -47,6 +48,8 @@ def safety_problems(world: World) -> list[str]:
     """All that is broken, at any moment."""
     found = _named("log", (problem for log in world.disk.logs.values() for problem in log.problems))
     found += _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
+    if isinstance(world, SharedWorld):
+        found += _named("told", world.wrongly_told())
     found += _named("fenced", _fenced_stay_out(world)) + _named("fenced", _fenced_rightly(world))
     for consumer in world.consumers:
         found += _named("delivery", consumer.told_problems())

@@ -14,7 +14,8 @@ from paramstream.brokers.owned import META
 from paramstream.brokers.partition import PartitionCore
 from paramstream.consistency.position import MAX_OFFSET, START
 from paramstream.consistency.vector import PartitionId
-from paramstream.transport.calls import Call, CreateTopic, DescribePartitions, ListTopics
+from paramstream.errors import ParamstreamError
+from paramstream.transport.calls import AwaitDurable, Call, CreateTopic, DescribePartitions, ListTopics
 from paramstream.transport.messages import FORMAT, Hello
 from reference.one_rule import Truth
 
@@ -103,6 +104,8 @@ class SharedWorld(World):
         self.names = [f"b{number}" for number in range(chance.choice([2, 3]))]
         self.running: dict[str, SimProcess] = {}
         self.fleets: dict[Client, SimFleet] = {}
+        self.told: list[tuple[PartitionId, int, bool]] = []
+        """(partition, position, whether it is lost) of what brokers have answered."""
         self._lives: dict[Client, int] = {}
         self._numbers: dict[Client, int] = {}
         """Of clients, as they first connect."""
@@ -331,6 +334,28 @@ class SharedWorld(World):
         fleet = self.fleets.get(client)
         if fleet is not None:
             fleet.end()
+
+    def await_durable(self, client: Client, positions: list[tuple[int, int, int]]) -> None:
+        """Whoever has a receipt may ask what became of it; the answer is held against the log in the end."""
+        fleet = self.fleets.get(client)
+
+        def done(lost: list[tuple[int, int, int]] | None, error: ParamstreamError | None) -> None:
+            if lost is not None:
+                self.told += [((topic, number), at, (topic, number, at) in lost) for topic, number, at in positions]
+
+        if fleet is not None:
+            fleet.ask(AwaitDurable(tuple(positions)), done)
+
+    def wrongly_told(self) -> list[str]:
+        """What was said to be lost, and stands; or was said to be durable, and does not."""
+        stands = {
+            (partition, record.position) for partition, log in self.standing.logs.items() for record in log.records()
+        }
+        return [
+            f"{at:x} of {partition} was said to be {'lost' if is_lost else 'durable'}"
+            for partition, at, is_lost in self.told
+            if is_lost == ((partition, at) in stands)
+        ]
 
     def _open_name(self, name: str) -> int:
         """The client asks the owner of `__meta`."""
