@@ -12,12 +12,14 @@ import msgspec
 from paramstream.brokers.checks import Role
 from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
+from paramstream.brokers.opening import begun_without_events
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.brokers.reports import Reports
 from paramstream.brokers.retention import LogUse
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import BindFailed, CorruptLog, LogTruncated, OutcomeUnknown, ParamstreamError, StorageFull
-from paramstream.events.codec import Buffer, decode_event, position_of
+from paramstream.eventlog.memory import MemoryLog
+from paramstream.events.codec import decode_event, position_of
 from paramstream.transport.calls import (
     DescribePartitions,
     Join,
@@ -43,6 +45,7 @@ from paramstream.transport.wire import Message, WireError
 
 from .disk import Disk, WatchedLog, WatchedPartition
 from .files import Killed
+from .memory import WatchedMemory
 from .network import Asked, Connection, FetchedFrames, Item, Told
 from .topics import SimTopic
 
@@ -57,10 +60,18 @@ RETAINED = 2
 class Owned:
     core: PartitionCore
     fanout: FanOutCore
-    log: WatchedPartition
+    log: WatchedPartition | WatchedMemory
+    """Where events are appended and fetched from: under persistence "none" the process's memory."""
+    durable: WatchedPartition
+    """Where claims and epoch records go: the same log, but for "none"."""
     shown: int = 0
     error: ParamstreamError | None = None
     """Why its log takes nothing more."""
+
+    def append(self, effect: Append) -> None:
+        self.log.append(effect.frame)
+        if effect.lasting and self.log is not self.durable:
+            self.durable.append(effect.frame)
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,7 @@ class SimBroker:
         self.is_dead = False
         """The process was killed amidst something, or could not start."""
         self._log: WatchedLog | None = None
+        self._memory = MemoryLog()
 
     @property
     def _ns(self) -> int:
@@ -139,16 +151,24 @@ class SimBroker:
 
     def _open(self, partition: PartitionId, settings: PartitionSettings, clock_s: float, nonce: int) -> None:
         assert self._log is not None
-        log = self._log.open(partition)
+        durable = self._log.open(partition)
+        lasts = settings.persistence != "none"
+        log = durable if lasts else self._disk.memory(self._memory.anew(partition))
         core = PartitionCore(partition, settings)
-        owned = self.owned[partition] = Owned(core, FanOutCore(RING_BYTES), log)
+        owned = self.owned[partition] = Owned(core, FanOutCore(RING_BYTES), log, durable)
         try:
-            recovered = log.recover()
-            core.recover(recovered.base, recovered.records)
-            core.reread(log.claim(core.claim(recovered.last_claim, clock_s, nonce, "owner")))
+            recovered = durable.recover()
+            records = recovered.records if lasts else begun_without_events(recovered.records)
+            core.recover(recovered.base, records)
+            claim = core.claim(recovered.last_claim, clock_s, nonce, "owner")
+            core.reread(durable.claim(claim))
+            if isinstance(log, WatchedMemory):
+                log.replay(records, "owner")
+                log.append(claim)
             for effect in core.open(int(clock_s * 1e9), self._ns, self._log.boot, self._log.failed_writes):
                 if isinstance(effect, Append):
-                    log.append(effect.frame)
+                    owned.append(effect)
+            durable.sync()
             core.synced(log.sync())
         except (CorruptLog, StorageFull) as error:
             owned.error = error
@@ -329,7 +349,7 @@ class SimBroker:
         for effect in effects:
             match effect:
                 case Append():
-                    if not self._append(owned, effect.frame):
+                    if not self._append(owned, effect):
                         return False
                 case FanOut():
                     owned.shown = effect.position
@@ -339,12 +359,12 @@ class SimBroker:
                     if connection is not None:
                         connection.answer(effect.message)
         if owned.log.wants_base and owned.core.durable == owned.core.sequenced:
-            self._append(owned, owned.core.base())
+            self._append(owned, Append(owned.core.base(), owned.core.sequenced, lasting=False))
         return True
 
-    def _append(self, owned: Owned, frame: Buffer) -> bool:
+    def _append(self, owned: Owned, effect: Append) -> bool:
         try:
-            owned.log.append(frame)
+            owned.append(effect)
         except (CorruptLog, StorageFull) as error:
             owned.error = error
         return owned.error is None

@@ -13,7 +13,7 @@ from paramstream.consumers.applying import TopicState
 from paramstream.consumers.changelog.seeding import seed_of
 from paramstream.consumers.effects import Deliver, EpochBegan
 from paramstream.consumers.snapshots.seeding import Seed
-from paramstream.errors import EventLost, OutcomeUnknown, ParamstreamError
+from paramstream.errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError
 from paramstream.events.codec import decode_event
 from paramstream.tiers.entries import Entry
 from paramstream.transport.calls import PartitionRecord
@@ -97,9 +97,12 @@ class SimConsumer:
         assert self.life is None
         try:
             if start == "changelogs":
-                life = Life(self._home, ask, "latest", seeds=[self._seed(topic, changelogs) for topic in self.topics])
+                lasting = [topic for topic in self.topics if topic.persistence != "none"]
+                life = Life(self._home, ask, "latest", seeds=[self._seed(topic, changelogs) for topic in lasting])
             else:
                 life = Life(self._home, ask, start, self.folder if start == "resume" else None)
+        except LogTruncated:
+            return False
         except EventLost as error:
             self.problems.append(f"{self.name} cannot begin with {start.partition(':')[0]}: {error}")
             return False
@@ -136,7 +139,7 @@ class SimConsumer:
         return True
 
     def may_flush(self, topic: SimTopic) -> bool:
-        return self.durable_only and bool(self._home.numbers.get(topic.name))
+        return self.durable_only and topic.persistence != "none" and bool(self._home.numbers.get(topic.name))
 
     def go_on(self, steps: int) -> None:
         """A snapshot and a flush on their way move on."""

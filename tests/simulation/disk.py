@@ -10,11 +10,13 @@ from pathlib import Path
 from paramstream.consistency.vector import PartitionId
 from paramstream.eventlog.local import LocalLog, partition_folder
 from paramstream.eventlog.log import Batch, Recovered
+from paramstream.eventlog.memory import MemoryPartition
 from paramstream.eventlog.partition import LocalPartition
 from paramstream.eventlog.tally import SEGMENTS_IN_LIMIT
 from paramstream.events.codec import Buffer, EventFrame, decode_event
 
 from .files import SimFiles
+from .memory import StandsForAnEpoch, WatchedMemory
 from .standing import SimLog
 
 FOLDER = Path("/log")
@@ -31,6 +33,8 @@ class Disk:
     def __init__(self, limit: int = ALL_BYTES) -> None:
         self.files = SimFiles()
         self.logs: dict[PartitionId, SimLog] = {}
+        self._lasting: dict[PartitionId, SimLog] = {}
+        """Of partitions whose events are in memory only."""
         self.limit = limit
         """`log_limit`, in bytes. The size of segments does not follow from it here."""
         self.boots = 1
@@ -45,6 +49,20 @@ class Disk:
 
     def log(self, partition: PartitionId) -> SimLog:
         return self.logs.setdefault(partition, SimLog(partition))
+
+    def lasting(self, partition: PartitionId) -> SimLog:
+        """What its files hold: under persistence "none" claims and epoch records only."""
+        return self._lasting.get(partition) or self.log(partition)
+
+    def memory(self, memory: MemoryPartition) -> WatchedMemory:
+        """A partition of a process that has started; what stood of it before is gone."""
+        partition = memory.partition
+        stands = self.logs.get(partition)
+        if not isinstance(stands, StandsForAnEpoch):
+            self._lasting[partition] = self.log(partition)
+            stands = self.logs[partition] = StandsForAnEpoch(partition)
+        stands.forget(self.starts)
+        return WatchedMemory(memory, stands)
 
     def open(self) -> WatchedLog:
         """The log, for a process that has started. Raises what the log raises."""
@@ -67,7 +85,7 @@ class Disk:
         self.files.mend()
 
     def recovered(self, found: Recovered, records: list[EventFrame], partition: PartitionId) -> None:
-        self.log(partition).recovered(found, records, may_lose=partition in self._may_lose)
+        self.lasting(partition).recovered(found, records, may_lose=partition in self._may_lose)
         self._may_lose.discard(partition)
 
 
@@ -77,7 +95,7 @@ class WatchedPartition:
     def __init__(self, disk: Disk, log: LocalPartition) -> None:
         self._disk = disk
         self._log = log
-        self._stands = disk.log(log.partition)
+        self._holds = disk.lasting(log.partition)
 
     @property
     def partition(self) -> PartitionId:
@@ -110,13 +128,13 @@ class WatchedPartition:
         return iter(())
 
     def append(self, frame: Buffer) -> None:
-        self._stands.appending(frame, self._disk.starts)
+        self._holds.appending(frame, self._disk.starts)
         self._log.append(frame)
-        self._stands.appended()
+        self._holds.appended()
 
     def sync(self) -> int:
         position = self._log.sync()
-        self._stands.synced(position)
+        self._holds.synced(position)
         return position
 
     def read(self, after: int, max_bytes: int) -> Batch:
@@ -128,7 +146,7 @@ class WatchedPartition:
     def check(self) -> None:
         """Readers are given what stands."""
         batch = self._log.read(self.start, ALL_BYTES)
-        self._stands.check([decode_event(frame) for frame in batch.frames], self.start)
+        self._holds.check([decode_event(frame) for frame in batch.frames], self.start)
 
 
 class WatchedLog:

@@ -132,6 +132,8 @@ def _served(world: World, consumer: SimConsumer) -> Iterable[str]:
     for topic in consumer.topic_states():
         partition, served = topic.weight_partition, topic.served
         commits = [frame for frame in world.disk.log(partition).events() if isinstance(frame.payload, Commit)]
+        if not commits and topic.record.persistence == "none" and topic.is_stale:
+            continue
         if not commits or served is None:
             if commits or served is not None:
                 yield f"{consumer.name} serves {served} of {partition}, the log says {commits[-1:]}"

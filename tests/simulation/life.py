@@ -21,7 +21,7 @@ from paramstream.consumers.snapshots.seeding import Seed
 from paramstream.consumers.snapshots.taking import Taking
 from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.consumers.waits import Waits
-from paramstream.errors import Fenced
+from paramstream.errors import Fenced, LogTruncated
 from paramstream.eventlog.changelog import Changelogs
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import TopicRecord
@@ -260,6 +260,13 @@ class Life:
             self._must(not wrong, f"serves wrong values of {wrong} in the version at {shown:x}")
         at = self.core.position(partition)
         expected = self.home.states.commit(partition, at)
+        if topic.record.persistence == "none" and expected is not None:
+            # What is served of an epoch that is gone says so until the first commit of the new one.
+            is_of_the_past = served is not None and expected != shown
+            stale = "stale" if topic.is_stale else "not stale"
+            self._must(
+                topic.is_stale == is_of_the_past, f"serves {shown:x} of {partition} at {at:x}, and says it is {stale}"
+            )
         if self.is_ready and not topic.is_stale:
             self._must(
                 expected in (None, shown), f"serves {shown:x} of {partition} at {at:x}, and not {expected or 0:x}"
@@ -294,4 +301,4 @@ def _check(seed: Seed, scope: Scope) -> None:
 
 
 def _no_link(handler: Handler, hello: Callable[[], Hello], name: str) -> SimLink:
-    raise AssertionError("the log of the simulation has all from its beginning")
+    raise LogTruncated("the simulation has no keeper whose snapshots reach back")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from paramstream.brokers.partition import PartitionCore
+from paramstream.brokers.partition import PartitionCore, Persistence
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import PartitionId
 from paramstream.transport.calls import Call, DescribePartitions, ListTopics
@@ -33,13 +33,18 @@ HEALING_STEPS = 20
 Client = SimProducer | SimConsumer
 
 
+PERSISTENCES: list[Persistence] = ["write_back", "write_back", "write_through"]
+
+
 class World:
+    passing = 0.25
+    """How many worlds have a topic with persistence "none"."""
+
     def __init__(self, seed: int, *, producers: int = 3, consumers: int = 3) -> None:
         self.seed = seed
         self.clock = Clock()
         self.trace = Trace(self.clock)
-        persistence = self.stream("topics").sample(["write_back", "write_back", "write_through"], 2)
-        self.topics = [SimTopic(1, "one", 2, persistence[0]), SimTopic(2, "two", 1, persistence[1])]  # type: ignore[arg-type]
+        self.topics = self._topics(self.stream("topics"))
         self.disk = Disk(self.stream("limit").choice([ALL_BYTES, ALL_BYTES, 60_000, 36_000]))
         self.power_fails_next = False
         """When the broker's process is killed amidst something."""
@@ -71,6 +76,12 @@ class World:
         self.start_broker(self.stream("start"))
         for consumer in self.consumers:
             consumer.start("earliest", self.ask, self.changelogs)
+
+    def _topics(self, chance: random.Random) -> list[SimTopic]:
+        one, two = chance.sample(PERSISTENCES, 2)
+        if chance.random() < self.passing:
+            two = "none"
+        return [SimTopic(1, "one", 2, one), SimTopic(2, "two", 1, two)]
 
     def stream(self, purpose: str) -> random.Random:
         """Chance for one purpose alone, the same in every run and under any hash seed."""
@@ -224,7 +235,8 @@ class World:
             topic: sorted(chance.sample(range(topic.partitions), chance.randint(0, topic.partitions)))
             for topic in topics
         }
-        ordering, durable_only = chance.choice(list(Ordering)), chance.random() < 0.3
+        lasts = all(topic.persistence != "none" for topic in topics)
+        ordering, durable_only = chance.choice(list(Ordering)), lasts and chance.random() < 0.4
         return SimConsumer(name, ordering, follows, self.states, self.trace.note, durable_only=durable_only)
 
     def add_producer(self, name: str) -> None:
@@ -247,7 +259,8 @@ class World:
     def _copies_for(self, consumer: SimConsumer) -> list[str]:
         """As beginnings."""
         others = [other for other in self.consumers if other is not consumer and other.has_snapshots_for(consumer)]
-        found = [*(["resume"] if consumer.snapshots else []), *(f"snapshot:{other.folder}" for other in others)]
+        resumes = consumer.snapshots and all(topic.persistence != "none" for topic in consumer.topics)
+        found = [*(["resume"] if resumes else []), *(f"snapshot:{other.folder}" for other in others)]
         return [*found, "changelogs"] if any(map(self.changelogs.has, consumer.follows)) else found
 
     def start_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
