@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .constraints import Constraints, Edge
-from .operations import INITIAL, Bools, Ids, LastWrites, Operations
+from .operations import INITIAL, Bools, Bounds, Ids, LastWrites, Operations
 from .patterns import Violation, thin_air, violation
 
 
@@ -106,12 +106,13 @@ class Pasts:
 
     def _has(self, operation: Ids, write: Ids) -> Bools:
         """For each pair whether the write is in the operation's past. Where either is -1 the answer means nothing."""
-        return self._bounds[operation, self._column[self._operations.process[write]]] > write
+        known: Bools = self._bounds[operation, self._column[self._operations.process[write]]] > write
+        return known
 
-    def _starts(self) -> Ids:
+    def _starts(self) -> Bounds:
         """Of everybody only its own process, up to itself."""
         operations = self._operations
-        bounds = np.tile(operations.starts[self._writers], (len(operations), 1))
+        bounds = np.tile(operations.starts[self._writers].astype(np.int32), (len(operations), 1))
         column = self._column[operations.process]
         own = np.flatnonzero(column >= 0)
         bounds[own, column[own]] = own + 1

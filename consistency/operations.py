@@ -20,6 +20,9 @@ from .history import Line, Lost, Operation, Read, Scalar, Write, bad_line
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Ids of operations, processes or keys."""
 
+Bounds: TypeAlias = npt.NDArray[np.int32]
+"""Pasts, of which there are many: a row each, a column for each process that writes."""
+
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 INITIAL = -1
@@ -230,7 +233,7 @@ class LastWrites:
         # In front of all stands one that is below every question.
         self._codes = np.concatenate(([-1], np.sort(operations.key[writes] * self._count + writes)))
 
-    def before(self, key: Ids | np.int64, bound: Ids, start: Ids | np.int64) -> Ids:
+    def before(self, key: Ids | np.int64, bound: Ids | Bounds, start: Ids | np.int64) -> Ids:
         """For each question the greatest id of a write of `key` with `start` <= id < `bound`, or -1. Shapes are broadcast."""
         base = key * self._count
         found = self._codes[np.searchsorted(self._codes, base + bound) - 1] - base

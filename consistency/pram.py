@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .constraints import Constraints, Edge
-from .operations import INITIAL, Ids, LastWrites, Operations
+from .operations import INITIAL, Bounds, Ids, LastWrites, Operations
 from .patterns import Violation, thin_air, violation
 
 
@@ -62,9 +62,9 @@ class _Writers:
         """The row of a bound of a writer in what `needed` gives is the bound with this added."""
         self.rows = int(lengths.sum())
 
-    def needed(self) -> Ids:
+    def needed(self) -> Bounds:
         """For each bound of each writer a past that what is below the bound needs: at first nothing. Shape (rows, writers)."""
-        return np.tile(self.starts, (self.rows, 1))
+        return np.tile(self.starts.astype(np.int32), (self.rows, 1))
 
 
 class _Reader:
@@ -120,10 +120,10 @@ class _Reader:
                     self._before.add(write, saw, because=read)
                 np.maximum(behind, np.where(new, older + 1, writers.starts), out=behind)
 
-    def _own_pasts(self) -> Ids:
+    def _own_pasts(self) -> Bounds:
         """For each read of the process the past that the orders of the processes and what its reads saw give. Shape (reads, writers)."""
         writers, source = self._writers, self._operations.source[self._reads]
-        pasts = np.tile(writers.starts, (len(self._reads), 1))
+        pasts = np.tile(writers.starts.astype(np.int32), (len(self._reads), 1))
         rows = np.flatnonzero(source >= 0)
         pasts[rows, writers.column[self._operations.process[source[rows]]]] = source[rows] + 1
         np.maximum.accumulate(pasts, axis=0, out=pasts)
@@ -131,7 +131,7 @@ class _Reader:
             pasts[:, self._own] = np.maximum(pasts[:, self._own], self._reads)
         return pasts
 
-    def _closed(self, past: Ids, needed: Ids) -> Ids:
+    def _closed(self, past: Bounds, needed: Bounds) -> Bounds:
         """The past with all that it needs."""
         while True:
             wider = np.maximum(past, needed[past + self._writers.shift].max(axis=0))

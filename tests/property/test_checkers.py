@@ -13,7 +13,7 @@ from paramstream.consistency.causal import Pasts
 from paramstream.consistency.checking import FINDERS, Model
 from paramstream.consistency.constraints import Constraints
 from paramstream.consistency.history import Line, Read, Write
-from paramstream.consistency.operations import INITIAL, Ids, Operations, operations_of
+from paramstream.consistency.operations import INITIAL, Bounds, Operations, operations_of
 from paramstream.consistency.patterns import Violation
 from paramstream.consistency.witness import find_witness
 from reference.litmus import CASES, Litmus
@@ -79,7 +79,7 @@ def judged_by_default(model: Model) -> list[tuple[History, bool]]:
 def assert_agreed(model: Model, cases: Sequence[tuple[History, bool]]) -> None:
     assert [history for history, expected in cases if holds(model, history) is not expected] == []
     broken = sum(not expected for _, expected in cases)
-    assert 0.2 * len(cases) < broken < 0.8 * len(cases), "these histories are all alike"
+    assert 0.1 * len(cases) < broken < 0.9 * len(cases), "these histories are all alike"
 
 
 @pytest.mark.parametrize("model", Model)
@@ -88,10 +88,16 @@ def test_a_verdict_is_that_of_the_definition(model: Model) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", Model)
-def test_ten_thousand_verdicts_are_those_of_the_definition(model: Model) -> None:
-    assert_agreed(model, judged(model, FOR_PRAM if model is Model.PRAM else SMALL, 12_000))
-    assert_agreed(model, judged(model, LARGER, 1500))
+@pytest.mark.parametrize("shape", FOR_PRAM, ids=str)
+def test_ten_thousand_verdicts_on_pram_are_those_of_the_definition(shape: Sequence[int]) -> None:
+    assert_agreed(Model.PRAM, judged(Model.PRAM, (shape,), 2200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "count"), [*((shape, 2000) for shape in SMALL), *((shape, 200) for shape in LARGER)])
+def test_ten_thousand_verdicts_on_causality_are_those_of_the_definition(shape: Sequence[int], count: int) -> None:
+    for model in (Model.CAUSAL, Model.CONVERGING):
+        assert_agreed(model, judged(model, (shape,), count))
 
 
 @pytest.mark.parametrize("model", [Model.CAUSAL, Model.CONVERGING])
@@ -183,7 +189,7 @@ def if_without_order(reader: Reader) -> bool:
     return not reader.has_order()
 
 
-def as_it_is(_: Reader, past: Ids, needed: Ids) -> Ids:
+def as_it_is(_: Reader, past: Bounds, needed: Bounds) -> Bounds:
     return past
 
 

@@ -39,7 +39,7 @@ def test_a_read_alone_of_a_value_from_nowhere_is_its_own_witness(tmp_path: Path,
 
 
 def test_a_witness_names_lines_and_says_why(tmp_path: Path) -> None:
-    more = [Write("t", "w", 1), Read("q", "w", 1), Write("q", "z", 1)]
+    more: list[Line] = [Write("t", "w", 1), Read("q", "w", 1), Write("q", "z", 1)]
     verdict = check_history([save(tmp_path, *more, *case("a_chain_of_writers_backwards"), *more[1:2])], Model.CAUSAL)
     assert verdict.operations == 10 and verdict.witness is not None
     assert verdict.witness.why == "r read x=1 (line 9), although x=2, which comes after that, is in its past"
@@ -87,7 +87,7 @@ def test_a_witness_is_found_among_thousands_of_other_operations(tmp_path: Path, 
 
 
 def test_what_was_lost_is_left_out_with_all_its_reads_wherever_that_is_said(tmp_path: Path) -> None:
-    history = [Write("t", "x", 1), Write("t", "x", 2), Read("r", "x", 2), Read("r", "x", 1)]
+    history: list[Line] = [Write("t", "x", 1), Write("t", "x", 2), Read("r", "x", 2), Read("r", "x", 1)]
     assert not check_history([save(tmp_path, *history)], Model.CAUSAL).ok
     for place in range(len(history) + 1):
         lines = [*history[:place], Lost("other", "x", 2), *history[place:]]
