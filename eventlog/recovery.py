@@ -45,14 +45,16 @@ class Recovery:
         self._folder = folder
         self._partition = partition
         self._end = end
-        self._unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
+        self.unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
         """In this boot a write or sync failed and was not made good: the system may show what the disk never got."""
+        self.sync_failed = False
+        """Of what `run` kept."""
         self._power_may_have_failed = end is not None and end.boot != boot
         self._cut: list[str] = []
 
     def run(self) -> Tail:
         segments = self._load()
-        if self._unsynced_is_lost and self._end is not None:
+        if self.unsynced_is_lost and self._end is not None:
             self._cut_behind(segments, self._end)
         first = link(segments)
         for segment in segments[:first]:
@@ -178,6 +180,9 @@ class Recovery:
         handle = self._disk.open(newest.path, write=True)
         try:
             self._disk.sync(handle)
+        except OSError:
+            self.sync_failed = True
+            raise
         finally:
             self._disk.close(handle)
         self._disk.sync_folder(self._folder)

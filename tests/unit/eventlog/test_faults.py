@@ -12,10 +12,12 @@ import pytest
 from paramstream.consistency.position import START, position
 from paramstream.errors import CorruptLog, LogTruncated, StorageFull
 from paramstream.eventlog.local import LocalLog, partition_folder
+from paramstream.eventlog.log import Recovered
 from paramstream.eventlog.partition import LocalPartition
 from paramstream.events.codec import read_prefix
 from records.disk import FaultyDisk
 from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
+from simulation.files import Fault, SimFiles
 
 LIMIT = 1 << 20
 
@@ -238,6 +240,47 @@ def test_what_recovery_kept_outlives_a_power_failure(broker: Broker) -> None:
         broker.disk.power_failure(random.Random(seed))
         assert broker.restart(boot=str(2 + seed)) == broker.owner.events
         assert broker.recovered.cut == ""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_failed_sync_of_a_recovery_did_not_store_is_not_believed_by_the_next_one(seed: int) -> None:
+    files, chance, owner = SimFiles(), random.Random(seed), Owner()
+
+    def recovered(boot: str) -> tuple[LocalLog, LocalPartition, Recovered]:
+        log = LocalLog(Path("/log"), LIMIT, boot=boot, disk=files)
+        partition = log.open(PARTITION)
+        return log, partition, partition.recover()
+
+    _, partition, _ = recovered("1")
+    append_all(partition, [*owner.opening(), owner.put()])
+    durable = partition.sync()
+    append_all(partition, [owner.put(bytes(600)) for _ in range(3)])
+    files.kill(chance)
+    files.faults.append(Fault("sync", errno.EIO, 0, 1, chance))
+    with pytest.raises(CorruptLog, match="cannot recover"):
+        recovered("1")
+    files.kill(chance)
+    log, partition, found = recovered("1")
+    assert log.failed_writes == 2, "of the sync, and of what was cut for it"
+    kept = [pair for pair in owner.events if pair[0] <= durable]
+    assert as_pairs(found.records) == kept[1:]
+    owner.continue_from(kept, found.last_claim)
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    files.fail_power(chance)
+    _, partition, _ = recovered("2")
+    assert read_all(partition) == owner.events
+
+
+def test_a_count_that_could_not_be_raised_is_raised_before_anything_is_cut(broker: Broker) -> None:
+    stands = list(broker.owner.events)
+    append_all(broker.partition, [broker.owner.put()])
+    broker.disk.fail("sync")
+    broker.disk.fail("write", name="failures")
+    with pytest.raises(CorruptLog, match="failures"):
+        broker.partition.sync()
+    assert broker.restart() == stands
+    assert broker.log.failed_writes == 1, "else what was seen would be sent again"
 
 
 def test_a_log_is_not_cut_before_a_base_that_is_not_durable(broker: Broker) -> None:
