@@ -58,6 +58,7 @@ class Jumps:
         partition = at.topic, at.partition
         self._applier.topics[at.topic].versions.learn_rewinds(at.rewinds)
         if at.latest_start > self._core.received(partition) or at.latest > self._core.position(partition):
+            self._truncated.pop(partition, None)
             target = max(at.latest, at.latest_start)
             self._core.jump(partition, at.latest_start, target, decode_vector(at.context), at.ends)
 
@@ -105,7 +106,6 @@ class Jumps:
             with self._changed:
                 # What came meanwhile may have closed the gap.
                 if self._would_jump(partition) and at.latest_start > self._core.received(partition):
-                    self._truncated.pop(partition, None)
                     self.begin(at)
                     self._on_jump(partition)
                 elif partition in self._truncated:
