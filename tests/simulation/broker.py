@@ -186,7 +186,8 @@ class SimBroker:
     def check(self) -> None:
         """Once all has settled: what readers are given of the log is what stands."""
         for owned in self.owned.values():
-            owned.log.check()
+            if owned.error is None:
+                owned.log.check()
 
     # --- what comes in ----------------------------------------------------------------------------------------------------
 

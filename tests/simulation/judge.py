@@ -36,6 +36,7 @@ def writes_in(frame: EventFrame) -> list[Write]:
 
 def problems(world: World) -> list[str]:
     """All that is broken once everything has healed. Each problem begins with the name of the check that found it."""
+    world.check_logs()
     return (
         safety_problems(world)
         + _named("state", (p for c in world.consumers for p in _state(world, c)))

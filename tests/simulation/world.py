@@ -336,6 +336,11 @@ class World:
         """The core of whoever the client takes for its owner."""
         return self.owner_of(partition)
 
+    def check_logs(self) -> None:
+        """Whoever reads them is given what stands: each log notes what is not so."""
+        if self.broker is not None:
+            self.broker.check()
+
     def heal_brokers(self, chance: random.Random) -> None:
         """All of them are there, and nothing keeps them from anything."""
         self.disk.mend()
