@@ -145,16 +145,11 @@ class WatchedPartition:
 
     def check(self) -> None:
         """Readers are given what stands."""
-<<<<<<< Updated upstream
-        batch = self._log.read(self.start, ALL_BYTES)
-        self._holds.check([decode_event(frame) for frame in batch.frames], self.start)
-=======
         frames, after = list[EventFrame](), self.start
         while batch := self._log.read(after, ALL_BYTES).frames:
             frames += map(decode_event, batch)
             after = frames[-1].position
-        self._stands.check(frames, self.start)
->>>>>>> Stashed changes
+        self._holds.check(frames, self.start)
 
 
 class WatchedLog:
