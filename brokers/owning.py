@@ -6,7 +6,8 @@ long as anything is missing, the broker is not *settled*: hellos and joins wait.
 
     revoke(done)     slots may go: events wait, all that was appended becomes durable, a last note leaves every partition
     assign(...)      the slots of a new generation: what went is given up, clients are sent away, what came is opened
-    stopped(...)     another broker's claim stands: the partition is given up, and claimed again a while later if it is still ours
+    stopped(...)     another broker's claim stands: the partition is given up, and claimed again a while later if it is still ours;
+                     or its disk was full: it stays as it is, refuses, and is opened again once there is room
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Protocol
 
 from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, Fenced, ParamstreamError
+from ..errors import CorruptLog, Fenced, ParamstreamError, StorageFull
 from ..events.codec import Buffer, EventFrame
 from ..events.kinds import Note, Payload
 from .following import MetaReader
@@ -39,6 +40,9 @@ CLAIM_AGAIN_S = (0.1, 1.0)
 """A random wait between these before a partition is claimed again that another broker has claimed; it doubles each time."""
 
 LONGEST_WAIT_S = 30.0
+
+LONGEST_WAIT_FOR_ROOM_S = 5.0
+"""Between two looks at a disk that was full."""
 
 FORGET_WAIT_S = 60.0
 """A partition that was open for so long since begins with a short wait again."""
@@ -102,6 +106,10 @@ class Owning:
         """Their events wait since `revoke`, until it is clear that they stay."""
         self._draining: dict[PartitionId, int] = {}
         """What `revoke` waits for."""
+        self._full: dict[PartitionId, Owned] = {}
+        """Those that a full disk has stopped."""
+        self._goes_on = False
+        """One of these was opened again, and clients do not know yet."""
         self._when_settled: list[Then] = []
         self._meta_is_read = False
         """Since `__meta` became another broker's."""
@@ -170,6 +178,9 @@ class Owning:
             self._give_up(partition)
             self._wait(partition)
             self.reconcile()
+        elif isinstance(error, StorageFull) and not self._partitions.log.shared:
+            self._full[partition] = owned
+            self._wait(partition, LONGEST_WAIT_FOR_ROOM_S)
         self._shell.look_again()
 
     def leave(self) -> None:
@@ -198,6 +209,8 @@ class Owning:
         """Try again what is due."""
         if not self.is_settled and any(wait.until <= now for wait in self._waits.values()):
             self.reconcile()
+        if self._full:
+            self._open_again(now)
 
     def reconcile(self) -> None:
         """Open what is missing, give up what nobody needs any more: whenever slots or `__meta` have changed."""
@@ -251,7 +264,9 @@ class Owning:
     def _opened(self, partition: PartitionId, result: Owned | ParamstreamError) -> None:
         self._opening.discard(partition)
         partitions = self._partitions
-        if isinstance(result, ParamstreamError):
+        if partition in self._full:
+            self._tried_again(partition, result)
+        elif isinstance(result, ParamstreamError):
             _log.info("partition %016x/%d cannot be opened: %s", *partition, result)
             self._wait(partition)
         elif not self.is_revoking and partitions.ownership.has(partition) and partition not in partitions.owned:
@@ -259,12 +274,37 @@ class Owning:
         else:
             partitions.give_up(partition)
         if not self._opening:
+            if self._goes_on:
+                self._goes_on = False
+                self._shell.send_away()
             self.reconcile()
 
-    def _wait(self, partition: PartitionId) -> None:
+    def _open_again(self, now: float) -> None:
+        """What a full disk has stopped, where that is due."""
+        due = [partition for partition in self._full if self._waits[partition].until <= now]
+        wanted = self._partitions.wanted() if due else {}
+        for partition in due:
+            if self._partitions.owned.get(partition) is self._full[partition] and partition in wanted:
+                self._submit(partition, wanted[partition])
+            else:
+                del self._full[partition]
+
+    def _tried_again(self, partition: PartitionId, result: Owned | ParamstreamError) -> None:
+        if isinstance(result, StorageFull):
+            self._wait(partition, LONGEST_WAIT_FOR_ROOM_S)
+            return
+        full = self._full.pop(partition)
+        if isinstance(result, ParamstreamError):
+            full.error = result
+            return
+        _log.info("partition %016x/%d goes on: its disk has room", *partition)
+        self._partitions.take(result)
+        self._goes_on = True
+
+    def _wait(self, partition: PartitionId, longest_s: float = LONGEST_WAIT_S) -> None:
         now, known = time.monotonic(), self._waits.get(partition)
         lately = known is not None and now < known.until + FORGET_WAIT_S
-        seconds = min(2 * known.seconds, LONGEST_WAIT_S) if known and lately else random.uniform(*CLAIM_AGAIN_S)
+        seconds = min(2 * known.seconds, longest_s) if known and lately else random.uniform(*CLAIM_AGAIN_S)
         self._waits[partition] = _Wait(seconds, now + seconds)
 
     def _give_up_deleted(self) -> None:

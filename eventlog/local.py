@@ -26,6 +26,9 @@ DEFAULT_LIMIT = 64 * 1024**3
 META = "meta"
 META_TEXT = "paramstream log, format 1\n"
 _DROPPED = ".dropped"
+_ROOM = "room"
+ROOM_NBYTES = 1024 * 1024
+"""So much must be free again before a partition that met a full disk is tried again: more than an event has."""
 _PARTITION = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]{0,9})")
 
 
@@ -130,8 +133,15 @@ class LocalLog:
         return sorted(key for key, partition in list(self._partitions.items()) if partition.nbytes)
 
     def open(self, partition: PartitionId) -> LocalPartition:
-        """The same object for each call with the same partition. Makes no file before the first append."""
+        """The same object for each call with the same partition. Makes no file before the first append.
+
+        One that a full disk has stopped is opened anew, and goes on from its last sync. Raises `StorageFull` while there is no room.
+        """
         found = self._partitions.get(partition)
+        if found is not None and found.is_full:
+            self._prove_room()
+            found.forget()
+            found = None
         if found is None:
             found = self._partitions[partition] = LocalPartition(
                 partition_folder(self._folder, partition),
@@ -143,6 +153,21 @@ class LocalLog:
                 boot=boot_mark(self._boot),
             )
         return found
+
+    def _prove_room(self) -> None:
+        """Before a stopped partition is given up, from which readers still read."""
+        path = self._folder / _ROOM
+        try:
+            self._disk.unlink(path)
+            handle = self._disk.create(path)
+            try:
+                self._disk.write(handle, memoryview(bytes(ROOM_NBYTES)), 0)
+                self._disk.sync(handle)
+            finally:
+                self._disk.close(handle)
+                self._disk.unlink(path)
+        except OSError as error:
+            raise storage_error("go on in", self._folder, error) from error
 
     def drop_topic(self, topic: int) -> None:
         try:

@@ -21,9 +21,7 @@ _END = struct.Struct("<QQQQQ")
 def storage_error(action: str, path: Path, error: OSError) -> ParamstreamError:
     """The typed error for an operation on a file that failed for good."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StorageFull(
-            f"no space is left to {action} {path}: {error.strerror}", remedy="Free space, and start again"
-        )
+        return StorageFull(f"no space is left to {action} {path}: {error.strerror}", remedy="Free space")
     return CorruptLog(f"cannot {action} {path}: {error.strerror or error}", remedy="Check the disk, and start again")
 
 

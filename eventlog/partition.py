@@ -16,7 +16,7 @@ from threading import Lock
 
 from ..consistency.position import show
 from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, LogTruncated, ParamstreamError
+from ..errors import CorruptLog, LogTruncated, ParamstreamError, StorageFull
 from ..events.codec import Buffer, EventFrame, Prefix, read_prefix
 from ..events.kinds import Kind
 from .chain import Segment, events_of, opened, records_of, segment_numbers, segment_path
@@ -104,6 +104,11 @@ class LocalPartition:
         return ""
 
     @property
+    def is_full(self) -> bool:
+        """A full disk has stopped it for good. Another one of the same folder goes on, once there is room."""
+        return isinstance(self._broken, StorageFull)
+
+    @property
     def wants_base(self) -> bool:
         segments = self._segments
         return bool(segments) and segments[-1].nbytes >= self._segment_nbytes
@@ -120,7 +125,8 @@ class LocalPartition:
                 tail = self._recover()
             except OSError as error:
                 self._failures.raise_by_one()
-                raise storage_error("recover", self._folder, error) from error
+                self._broken = storage_error("recover", self._folder, error)
+                raise self._broken from error
             self._segments, self._index = tail.segments, tail.index
             self._counting, self._synced = Counting(tail.point), tail.point
             if tail.segments:
@@ -429,10 +435,10 @@ class LocalPartition:
     # The end.
 
     def forget(self) -> None:
-        """The partition was dropped: what it held no longer counts. Its files are the caller's matter."""
+        """The partition was dropped: what it held no longer counts, and reads find nothing. Its files are the caller's matter."""
         with self._sync_lock, self._lock:
             self._count(-self._counted)
-            self._segments = []
+            self._segments, self._counting = [], Counting()
             self._close_files()
 
     def close(self) -> None:

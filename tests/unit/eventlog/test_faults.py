@@ -111,6 +111,24 @@ def test_a_full_disk_is_told_as_such_and_stops_the_partition_with_all_that_was_s
     assert broker.partition.sync() == found[-1][0]
 
 
+def test_a_partition_that_a_full_disk_stopped_is_opened_anew_once_there_is_room(broker: Broker) -> None:
+    synced = list(broker.owner.events)
+    broker.disk.fail("write", errno.ENOSPC, times=2)
+    broker.disk.fail("write", errno.ENOSPC, name="room", times=2)
+    with pytest.raises(StorageFull):
+        broker.partition.append(broker.owner.put())
+    tally = broker.log.nbytes
+    for _ in range(2):
+        with pytest.raises(StorageFull, match="no space is left to go on"):
+            broker.log.open(PARTITION)
+        assert read_all(broker.partition) == synced, "readers read on"
+    anew = broker.log.open(PARTITION)
+    assert anew is not broker.partition and broker.log.open(PARTITION) is anew
+    assert as_pairs(anew.recover().records) == synced[1:] and broker.log.nbytes == tally
+    assert broker.partition.read(0, 1 << 20).frames == [], "the old one finds nothing, and fails nobody"
+    assert {path.name for path in broker.folder.iterdir()}.isdisjoint({"room"})
+
+
 def test_a_disk_that_fails_twice_stops_the_partition(broker: Broker) -> None:
     synced = list(broker.owner.events)
     append_all(broker.partition, [broker.owner.put()])
