@@ -11,7 +11,7 @@ import msgspec
 
 from ..consistency.position import epoch_of
 from ..events.kinds import PartRef, Table, TensorSpec
-from .wire import Message, Record, To, WireError
+from .wire import At, Id, Message, Number, Record, To, WireError
 
 
 class Call(Message, frozen=True):
@@ -47,7 +47,7 @@ class ListTopics(Call, frozen=True):  # -> list[TopicRecord]
 
 class CreateTable(Call, frozen=True):  # -> bool, once every partition has it durably: whether any had lacked it
     to = To.META_FIRST
-    topic: int
+    topic: Id
     table: Table
     exist_ok: bool
     alter: bool = False
@@ -69,8 +69,8 @@ class OpenReplica(Call, frozen=True):  # -> int: likewise
 class Unconfirmed(Record, frozen=True):
     """What a session has sent on one partition and not confirmed: `sequences` in order, sent in `epoch`."""
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     epoch: int
     sequences: tuple[int, ...]
 
@@ -87,15 +87,15 @@ class Join(Call, frozen=True):  # -> Joined
 class ListVersions(Call, frozen=True):  # -> list[VersionRecord], oldest first
     to = To.EVERY
     may_be_repeated = True
-    topic: int
-    commit: int = 0
+    topic: Id
+    commit: At = 0
     """Only the version that the commit at this position sealed, with its `context`; 0 for all, without."""
 
 
 class ListReplicas(Call, frozen=True):  # -> list[Report]
     to = To.EVERY
     may_be_repeated = True
-    topic: int
+    topic: Id
 
 
 class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
@@ -103,8 +103,8 @@ class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
 
     to = To.EVERY
     may_be_repeated = True
-    topic: int
-    partitions: tuple[int, ...] | None = None
+    topic: Id
+    partitions: tuple[Number, ...] | None = None
     """None: all."""
 
 
@@ -113,12 +113,12 @@ class PrepareCommit(Call, frozen=True):  # -> PreparedCommit
 
     to = To.OWNER
     may_be_repeated = True
-    topic: int
+    topic: Id
     version: int
     parts: tuple[PartRef, ...]
     schema: str = "same"
     rewind: bool = False
-    partition: int = 0
+    partition: Number = 0
     """The weight partition of the topic."""
 
 
@@ -127,7 +127,7 @@ class AwaitDurable(Call, frozen=True):  # -> list[tuple[int, int, int]]: those t
 
     to = To.EVERY
     may_be_repeated = True
-    positions: tuple[tuple[int, int, int], ...]
+    positions: tuple[tuple[Id, Number, At], ...]
 
 
 class DescribeBroker(Call, frozen=True):  # -> BrokerRecord
@@ -139,7 +139,7 @@ class DescribeStorage(Call, frozen=True):  # -> dict[str, str]
     """What the log's own tools would say of the topic; nothing where a log has none."""
 
     may_be_repeated = True
-    topic: int
+    topic: Id
 
 
 class AnnouncedSnapshot(Record, frozen=True):
@@ -149,14 +149,14 @@ class AnnouncedSnapshot(Record, frozen=True):
     """Its folder in the keeper's: `TOPIC FOLDER/SNAPSHOT`."""
     digest: str
     """Of its manifest."""
-    partitions: tuple[tuple[int, int, int], ...]
+    partitions: tuple[tuple[Number, At, At], ...]
     """(number, floor, ceiling) of each state partition whose whole state it holds, with the log behind the floor."""
 
 
 class AnnounceSnapshots(Call, frozen=True):  # -> None, once `__meta` has it durably
     """The snapshots of a topic that a keeper holds now, oldest first; what it announced before is void."""
 
-    topic: int
+    topic: Id
     keeper: str
     snapshots: tuple[AnnouncedSnapshot, ...]
 
@@ -165,8 +165,8 @@ class TopicRecord(Record, frozen=True):
     """A topic as `__meta` holds it."""
 
     name: str
-    id: int
-    partitions: int
+    id: Id
+    partitions: Number
     """State partitions 0 … partitions − 1; the weight partition is number `partitions`."""
     persistence: str
     retain_versions: int
@@ -177,7 +177,7 @@ class LastEvent(Record, frozen=True):
 
     incarnation: int
     sequence: int
-    position: int
+    position: At
     own: bytes
     observed: bytes
     source: tuple[int, int] | None = None
@@ -186,14 +186,14 @@ class LastEvent(Record, frozen=True):
 class SealedVersion(Record, frozen=True):
     version: int
     digest: bytes
-    position: int
+    position: At
 
 
 class JoinedPartition(Record, frozen=True):
     """What a join answers for one partition."""
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     epoch: int
     last: LastEvent | None
     """Of this name, whatever the incarnation."""
@@ -203,10 +203,10 @@ class JoinedPartition(Record, frozen=True):
     """(sequence, position) of the session's unconfirmed events that stand."""
     resend: bool
     """Nobody can have seen what does not stand of the epoch that the session had joined: it sends those again by itself."""
-    ends: tuple[tuple[int, int], ...]
+    ends: tuple[tuple[At, At], ...]
     """(epoch, end position), oldest first."""
-    accepted: int
-    durable: int
+    accepted: At
+    durable: At
     tables: tuple[Table, ...] = ()
     schema: tuple[TensorSpec, ...] | None = None
     """Of a weight partition with a sealed version; digests and chunks in it mean nothing."""
@@ -216,8 +216,8 @@ class JoinedPartition(Record, frozen=True):
 class StoppedPartition(Record, frozen=True):
     """One that takes no events, and cannot be joined."""
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     error: WireError
     """Why."""
 
@@ -232,13 +232,13 @@ class PreparedCommit(Record, frozen=True):
     """The digest of digests that the commit must name."""
     schema: tuple[TensorSpec, ...] | None = None
     """What the topic's schema becomes with it; None where it stays as it is."""
-    position: int = 0
+    position: At = 0
     """Of the commit that has sealed exactly these parts as this version already; 0 where none has."""
 
 
 class VersionRecord(Record, frozen=True):
     version: int
-    position: int
+    position: At
     """Of its commit."""
     time: int
     """ns since 1970."""
@@ -257,20 +257,20 @@ class VersionRecord(Record, frozen=True):
 class PartitionRecord(Record, frozen=True):
     """Where a partition stands. A reader that starts after `latest_start` gets the newest durable version whole, and those after it."""
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     epoch: int
-    start: int
+    start: At
     """The position before the first one that the log still holds."""
-    accepted: int
-    durable: int
-    latest_start: int
+    accepted: At
+    durable: At
+    latest_start: At
     """Weight partition: the position before the first event that the newest durable version, one after it, or an open part needs;
     else `start`."""
-    ends: tuple[tuple[int, int], ...]
+    ends: tuple[tuple[At, At], ...]
     time: int
     """The partition's time, ns since 1970."""
-    latest: int = 0
+    latest: At = 0
     """Weight partition: the position of the newest durable commit, 0 if there is none."""
     context: bytes = b""
     """The encoded vector of all that events before `latest` rest on."""
@@ -285,10 +285,10 @@ class PartitionRecord(Record, frozen=True):
 class PartitionLoad(Record, frozen=True):
     """A partition as its broker sees it at a moment. Counts are since the broker opened it."""
 
-    topic: int
-    partition: int
-    accepted: int
-    durable: int
+    topic: Id
+    partition: Number
+    accepted: At
+    durable: At
     time: int
     """The partition's time, ns since 1970."""
     last_time: int
@@ -320,7 +320,7 @@ class ProducerRecord(Record, frozen=True):
     incarnation: int
     idle_s: float | None
     """Since its last event came, accepted or not; None where none has come over this connection."""
-    last: tuple[tuple[int, int, int], ...]
+    last: tuple[tuple[Id, Number, At], ...]
     """(topic, partition, position) of its last event in each partition that still knows one."""
 
 
@@ -331,9 +331,9 @@ class FollowerRecord(Record, frozen=True):
     """A replica's; empty for a subscription."""
     client: str
     """The beginning of its id, which tells nameless ones apart."""
-    topic: int
-    partition: int
-    sent: int
+    topic: Id
+    partition: Number
+    sent: At
     """The last position given to its connection; 0 while it fetches for itself."""
     outstanding_bytes: int
     """Sent, and not yet said to be taken off the connection."""
@@ -343,7 +343,7 @@ class ReplicaRecord(Record, frozen=True):
     """A replica and one of its topics: its last report, against what the broker has now."""
 
     name: str
-    topic: int
+    topic: Id
     version: int | None
     """The one that it serves."""
     versions_behind: int

@@ -32,7 +32,7 @@ from .calls import (
     OpenReplica,
     PrepareCommit,
 )
-from .wire import Message, Record, To, WireError
+from .wire import At, Id, Message, Number, Record, To, WireError
 
 MAGIC = b"PC"
 FORMAT = 1
@@ -114,8 +114,8 @@ class Response(Message, frozen=True):
 class Ack(Message, frozen=True):
     """Events of a session that are accepted: (sequence, position) in order. Acks on a connection are in sequence order."""
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     incarnation: int
     answers: tuple[tuple[int, int], ...]
 
@@ -126,8 +126,8 @@ class Refused(Message, frozen=True):
     What was pipelined behind it is refused too, as a gap (`gap`), and goes again by itself, naming the right one.
     """
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     incarnation: int
     sequence: int
     last_sequence: int
@@ -136,7 +136,7 @@ class Refused(Message, frozen=True):
     """The event does not follow on `last_sequence`: something before it was refused. It may go again."""
     rejoin: bool = False
     """The event names another epoch: the session joins again."""
-    position: int = 0
+    position: At = 0
     """Of the same version with the same digest, sealed before: the outcome is acceptance at this position."""
 
 
@@ -148,27 +148,27 @@ class Follow(Message, frozen=True):
 
     to = To.OWNER
 
-    topic: int
-    partition: int
-    after: int
+    topic: Id
+    partition: Number
+    after: At
     credit_bytes: int
 
 
 class Unfollow(Message, frozen=True):
     to = To.OWNER
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
 
 
 class Following(Message, frozen=True):
     """The answer to `Follow`: events come from here on. `ends` are those of finished epochs."""
 
-    topic: int
-    partition: int
-    after: int
-    accepted: int
-    durable: int
-    ends: tuple[tuple[int, int], ...]
+    topic: Id
+    partition: Number
+    after: At
+    accepted: At
+    durable: At
+    ends: tuple[tuple[At, At], ...]
     time: int
 
 
@@ -179,10 +179,10 @@ class Demoted(Message, frozen=True):
     Of a partition whose topic was deleted, followers and sessions that joined it hear `UnknownTopic`.
     """
 
-    topic: int
-    partition: int
-    after: int
-    accepted: int
+    topic: Id
+    partition: Number
+    after: At
+    accepted: At
     error: WireError | None = None
 
 
@@ -191,19 +191,19 @@ class Credit(Message, frozen=True):
 
     to = To.OWNER
 
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     consumed_bytes: int
 
 
 class Heads(Record, frozen=True):
     """A partition's heads in a heartbeat."""
 
-    topic: int
-    partition: int
-    accepted: int
-    durable: int
-    sent: int
+    topic: Id
+    partition: Number
+    accepted: At
+    durable: At
+    sent: At
     """The last position fanned out to this peer; 0 if it does not follow."""
     time: int
     """The partition's time, ns since 1970."""
@@ -219,23 +219,23 @@ class Report(Message, frozen=True):
     """A replica's state, every 0.5 s; renews its leases."""
 
     name: str
-    topics: tuple[int, ...]
-    served: tuple[tuple[int, int, int, str], ...]
+    topics: tuple[Id, ...]
+    served: tuple[tuple[Id, int, At, str], ...]
     """(topic, version, commit position, digest in hex) of each topic that serves a version."""
     applied: bytes
     """The encoded vector of applied positions."""
     lag_events: int
-    needs: tuple[tuple[int, int, int], ...]
+    needs: tuple[tuple[Id, Number, At], ...]
     """Leases: (topic, partition, position): what lies after the position is still needed. A weight partition is named only where
     every version is wanted; the versions of `served` and `fetching` are held without that."""
     error: str = ""
     age_s: float = 0.0
     """Filled in by the broker when it answers: seconds since the report came."""
-    failed: tuple[tuple[int, WireError], ...] = ()
+    failed: tuple[tuple[Id, WireError], ...] = ()
     """(topic, what keeps its weights, or a module bound to them, from the newest version)."""
-    pinned: tuple[int, ...] = ()
+    pinned: tuple[Id, ...] = ()
     """Topics whose served version is pinned: it needs nothing of the log."""
-    fetching: tuple[tuple[int, int], ...] = ()
+    fetching: tuple[tuple[Id, At], ...] = ()
     """(topic, position of the commit) of each version that is fetched, out of turn, to be served next: the log must hold it."""
 
 
@@ -248,9 +248,9 @@ class Fetch(Message, frozen=True):
     to = To.OWNER
 
     id: int
-    topic: int
-    partition: int
-    after: int
+    topic: Id
+    partition: Number
+    after: At
     max_bytes: int
 
 
@@ -260,8 +260,8 @@ class FetchFile(Message, frozen=True):
     """
 
     id: int
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     """A state partition: files are counted by it."""
     digest: str
     """Of the manifest that the file belongs to; empty for the manifest of the newest one."""
@@ -279,11 +279,11 @@ class Fetched(Message, frozen=True):
     """Followed by `count` event frames, in messages of their own (`pieces.py`). `end` is the position of the last one, or `after`."""
 
     id: int
-    topic: int
-    partition: int
+    topic: Id
+    partition: Number
     count: int
-    end: int
-    accepted: int
+    end: At
+    accepted: At
     error: WireError | None = None
     sizes: tuple[int, ...] = ()
     """Bytes of each frame: a reader can tell them apart without believing what they say of themselves."""

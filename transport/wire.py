@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
 from ..errors import FieldValue, ParamstreamError, error_from_wire
+
+Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+"""Of a topic."""
+
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+"""Of a partition. What else MessagePack can say would not fit where ids, numbers and positions are packed."""
+
+At: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+"""A position."""
 
 
 class To(Enum):

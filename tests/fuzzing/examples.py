@@ -36,8 +36,8 @@ def _values(kind: inspect.Type) -> Iterator[Any]:
             yield None
         case inspect.BoolType():
             yield True
-        case inspect.IntType():
-            yield 1 << 40
+        case inspect.IntType(le=most):
+            yield 1 << 40 if most is None else 1
         case inspect.FloatType():
             yield 0.5
         case inspect.StrType():

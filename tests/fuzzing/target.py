@@ -37,6 +37,8 @@ class Target:
     fixed_bytes: int = 1 << 20
     """... and so much beside that: the text of an error, a handful of small objects, ..."""
 
+    close: Callable[[], None] = lambda: None
+    """Gives back what is kept from input to input."""
     examples: int = 30
     """How many a test run tries; the fuzzers run by hand try millions."""
 

@@ -32,9 +32,10 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(params=list(TARGETS.values()), ids=list(TARGETS))
-def target(request: pytest.FixtureRequest) -> Target:
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     found: Target = request.param
-    return found
+    yield found
+    found.close()
 
 
 def test_a_damaged_input_is_decoded_or_refused_with_a_typed_error(target: Target) -> None:
@@ -61,7 +62,10 @@ def test_a_damaged_input_is_decoded_or_refused_with_a_typed_error(target: Target
     ],
 )
 def test_what_was_found_before_stays_mended(target: Target, data: bytes) -> None:
-    target.check(data)
+    try:
+        target.check(data)
+    finally:
+        target.close()
 
 
 def test_every_folder_of_the_corpus_belongs_to_a_decoder() -> None:
