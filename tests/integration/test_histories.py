@@ -12,7 +12,9 @@ import pytest
 
 import paramstream as ps
 from paramstream.consistency.checking import Model, check_history
-from paramstream.consistency.history import Read, Write, read_lines
+from paramstream.consistency.history import Lost, Read, Write, read_lines
+from processes.victim import Victim
+from processes.world import START_S
 
 WAIT_S = 10.0
 
@@ -24,9 +26,9 @@ def counting(event: ps.Event, state: Any, out: ps.Output) -> None:
         out.put(key, b"%d" % state["n"])
 
 
-def check(path: Path) -> None:
+def check(*files: Path) -> None:
     for model in Model:
-        verdict = check_history([path], model)
+        verdict = check_history(files, model)
         assert verdict.ok and verdict.operations and verdict.deliveries, (verdict.faults, verdict.witness)
 
 
@@ -88,6 +90,49 @@ def test_what_was_written_before_anybody_recorded_is_no_value_of_nobody(
     with ps.connect(broker.endpoint, history=path) as recording:
         assert recording.replica("model").get("k") == b"1"
     assert check_history([path], Model.CAUSAL).ok
+
+
+def test_what_a_power_failure_takes_is_called_lost_and_all_else_is_consistent(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in ("raises", "goes-again")]
+    chance = random.Random(5)
+    keys = [f"k{n}" for n in range(4)]
+    with (
+        Victim(tmp_path) as victim,
+        ps.connect(victim.endpoint, history=files[0], timeout=START_S) as raises,
+        ps.connect(victim.endpoint, history=files[1], timeout=START_S) as again,
+    ):
+        raises.create_topic("model", partitions=2)
+        replicas = [client.replica("model", arrays="numpy") for client in (raises, again)]
+        pubs = [
+            raises.publisher("model", "t0", observes=replicas[0]),
+            again.publisher("model", "t1", observes=replicas[1], lost="again"),
+        ]
+
+        def work() -> None:
+            for _ in range(40):
+                for pub, replica in zip(pubs, replicas, strict=True):
+                    receipt = pub.put_many(dict.fromkeys(chance.sample(keys, chance.choice((1, 3))), b""))
+                    if chance.random() < 0.3:
+                        replica.wait(receipt, START_S)
+                    replica.get(chance.choice(keys))
+
+        work()
+        pubs[0].put("kept", b"old").durable.result(WAIT_S)
+        victim.hold_syncs()
+        work()
+        replicas[0].wait(pubs[0].put("kept", b"new"), WAIT_S)
+        assert replicas[0].get_many([*keys, "kept"])[-1] == b"new"
+        victim.die(power=True)
+        victim.start_again()
+        for pub, replica in zip(pubs, replicas, strict=True):
+            replica.wait(pub.put("k0", b""), START_S)
+            assert replica.get_many([*keys, "kept"])[-1] == b"old"
+        with pytest.raises(ps.EventLost):
+            pubs[0].flush(START_S)
+    check(*files)
+    lost = [line for file in files for _, line in read_lines(file) if isinstance(line, Lost)]
+    who = {line.process.split("/")[0] for line in lost if line.key.endswith("/kept")}
+    assert who >= {"t0", replicas[0].name}
 
 
 @pytest.mark.parametrize("path", ["", "no/such/folder/h.jsonl", "."])
