@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from paramstream.consistency.vector import EMPTY, PartitionId
+from paramstream.consistency.vector import PartitionId
 
 from .act import Act
 from .consumer import SimConsumer
 from .producer import How, SimProducer
+from .seen import Seen
 from .world import World
-from .writes import Part
+from .writes import keys_of
 
-KEYS = [b"a", b"b", b"c", b"d"]
 HOW: list[How] = [*["put"] * 7, *["delete"] * 2, *["with a deadline"] * 2, "for a version", "twice"]  # type: ignore[list-item]
 
 
@@ -24,12 +24,12 @@ def put(world: World, chance: random.Random) -> None:
     producer, topic = chance.choice(world.producers), chance.choice(world.topics)
     several = chance.randint(2, topic.partitions) if topic.partitions > 1 and chance.random() < 0.3 else 1
     keys: dict[PartitionId, bytes] = {
-        partition: chance.choice(KEYS) for partition in chance.sample(topic.state, several)
+        partition: chance.choice(keys_of(partition)) for partition in chance.sample(topic.state, several)
     }
     how, observes = chance.choice(HOW), chance.random() < 0.7
     if producer.can_call() and world.is_awake(producer):
-        seen, reads = _observed(world, producer, chance).read() if observes else (EMPTY, frozenset[Part]())
-        producer.put(topic, keys, seen, reads, how)
+        seen = _observed(world, producer, chance).read() if observes else Seen()
+        producer.put(topic, keys, seen, how)
         world.trace.note(f"{producer.name} puts {keys}: {how}")
 
 
@@ -37,7 +37,7 @@ def publish(world: World, chance: random.Random) -> None:
     producer, topic = chance.choice(world.producers), chance.choice(world.topics)
     if producer.can_call() and world.is_awake(producer):
         world.versions += 1
-        producer.publish(topic, world.versions, *_observed(world, producer, chance).read())
+        producer.publish(topic, world.versions, _observed(world, producer, chance).read())
         world.trace.note(f"{producer.name} publishes the {world.versions}th version")
 
 

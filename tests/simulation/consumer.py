@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from paramstream.consistency.gate import Ordering
-from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
+from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.applying import TopicState
 from paramstream.consumers.changelog.seeding import seed_of
 from paramstream.consumers.effects import Deliver, EpochBegan
@@ -23,10 +23,11 @@ from paramstream.transport.messages import Demoted, Following, Heartbeat, Welcom
 from .changelogs import SimChangelogs
 from .life import Home, Life
 from .network import Connection, FetchedFrames, Item, Told
+from .recorded import History
+from .seen import Seen
 from .snapshot_disk import SnapshotDisk
 from .states import States
 from .topics import SimTopic
-from .writes import Part
 
 
 class SimConsumer:
@@ -39,6 +40,7 @@ class SimConsumer:
         topics: Mapping[SimTopic, Sequence[int]],
         states: States,
         note: Callable[[str], None],
+        history: History,
         *,
         durable_only: bool,
     ) -> None:
@@ -47,7 +49,13 @@ class SimConsumer:
         self.ordering = ordering
         self.durable_only = durable_only
         self._home = Home(
-            name, ordering, durable_only, {topic.name: numbers for topic, numbers in topics.items()}, states, note
+            name,
+            ordering,
+            durable_only,
+            {topic.name: numbers for topic, numbers in topics.items()},
+            states,
+            note,
+            history,
         )
         self.topics = list(topics)
         self.follows: list[PartitionId] = sorted(
@@ -230,9 +238,9 @@ class SimConsumer:
 
     # --- what it has ------------------------------------------------------------------------------------------------------
 
-    def read(self) -> tuple[VersionVector[int], frozenset[Part]]:
-        """(the closed vector, the writes whose values its user sees); nothing while it is not there."""
-        return self.life.read() if self.life is not None else (EMPTY, frozenset())
+    def read(self) -> Seen:
+        """What its user sees; nothing while it is not there."""
+        return self.life.read() if self.life is not None else Seen()
 
     def topic_states(self) -> list[TopicState]:
         return list(self._living().applier.topics.values())

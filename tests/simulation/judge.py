@@ -17,6 +17,7 @@ from paramstream.events.validate import put_values
 
 from .consumer import SimConsumer
 from .life import Life, wrong_values
+from .recorded import history_problems
 from .shared_world import SharedWorld
 from .standing import SimLog
 from .states import Entries, changed_by
@@ -40,6 +41,7 @@ def problems(world: World) -> list[str]:
     return (
         safety_problems(world)
         + _named("state", (p for c in world.consumers for p in _state(world, c)))
+        + _named("history", _history(world))
         + _named("served", (p for c in world.consumers for p in _served(world, c)))
         + _named("stopped", (f"{c.name} at {p}: {e}" for c in world.consumers for p, e in c.stopped.items()))
     )
@@ -101,6 +103,12 @@ def _outcomes(world: World) -> Iterable[str]:
                 yield f"{made.write} was refused: {made.call.error}"
             if made.outcomes[-1:] == ["refused"] and len(there) == len(made.keys):
                 yield f"{made.write} was refused and stands whole"
+
+
+def _history(world: World) -> Iterable[str]:
+    """As anybody can check it who lets everybody record."""
+    pram_only = {consumer.name for consumer in world.consumers if consumer.ordering is Ordering.PRAM}
+    return history_problems(world.history, pram_only)
 
 
 def _fenced_rightly(world: World) -> Iterable[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.vector import EMPTY, PartitionId, VersionVector
@@ -15,6 +15,7 @@ from paramstream.consumers.beginning import Beginning, Start
 from paramstream.consumers.changelog.writing import WriteBack
 from paramstream.consumers.effects import Deliver, EpochBegan, Jump, Step, Undo
 from paramstream.consumers.feed import Feed
+from paramstream.consumers.recording import ReplicaRecorder
 from paramstream.consumers.replica_sink import ReplicaSink
 from paramstream.consumers.scope import Scope
 from paramstream.consumers.snapshots.seeding import Seed
@@ -23,6 +24,7 @@ from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.consumers.waits import Waits
 from paramstream.errors import Fenced, LogTruncated
 from paramstream.eventlog.changelog import Changelogs
+from paramstream.events.recording import HistoryFile
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import TopicRecord
 from paramstream.transport.directory import Ask, Directory
@@ -31,11 +33,13 @@ from paramstream.transport.messages import Hello
 
 from .aside import Aside, Turns
 from .consumer_link import SimLink
+from .recorded import History
+from .seen import Seen
 from .snapshot_disk import SnapshotDisk
 from .states import States
 from .topics import SimTopic
 from .versions import NAMES, tensor_of
-from .writes import Part, write_of, write_of_version
+from .writes import Part, keys_of, write_of, write_of_version
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Home:
     """Topic → the state partitions followed; its weights are followed too."""
     states: States
     note: Callable[[str], None]
+    history: History
 
 
 class SimScope(Scope):
@@ -102,7 +107,11 @@ class Life:
             raise
         self.core = SubscriptionCore(home.ordering, scope.starts, durable_only=home.durable_only)
         beginning.begin(self.core)
-        self.sink = ReplicaSink(home.name, self.core, self.applier, directory, scope.state_partitions, self._record)
+        process, history = home.history.next_life(home.name), cast("HistoryFile", home.history)
+        self.recorder = ReplicaRecorder(history, process, home.ordering, self.core, self.applier, directory.name_of)
+        self.sink = ReplicaSink(
+            home.name, self.core, self.applier, directory, scope.state_partitions, self._record, recorder=self.recorder
+        )
         self.sink.changed = Turns()
         self.sink.link = self.sink.jumps.link = self.link
         self.feed = Feed(self.core, self.sink, self.sink.lock)
@@ -136,19 +145,22 @@ class Life:
 
     # --- its users --------------------------------------------------------------------------------------------------------
 
-    def read(self) -> tuple[VersionVector[int], frozenset[Part]]:
-        """(the closed vector, the writes whose values its user sees)."""
+    def read(self) -> Seen:
+        """A user gets every key, and what is served."""
         if not self.is_ready:
-            return EMPTY, frozenset()
-        writes = {
-            (write_of(entry.value), partition)
-            for partition in self._at
-            for _, entry in self.store.entries(partition).items()
-        }
+            return Seen()
+        writes: set[Part] = set()
         for topic in self.applier.topics.values():
+            for partition in [(topic.record.id, number) for number in self.home.numbers[topic.record.name]]:
+                entries = dict(self.store.entries(partition).items())
+                writes.update((write_of(entry.value), partition) for entry in entries.values())
+                for key in keys_of(partition):
+                    self.recorder.reads_entry(partition, key, entries.get(key))
             if topic.served is not None:
                 writes.add((write_of_version(topic.served.version), topic.weight_partition))
-        return self.core.vector(), frozenset(writes)
+                self.recorder.reads_weights(topic, topic.served)
+        vector = self.core.vector()
+        return Seen(vector, frozenset(writes), self.recorder.observed(vector))
 
     def look(self) -> None:
         """Once the start state is served, all of it is right."""

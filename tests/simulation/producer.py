@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from paramstream.consistency.vector import PartitionId, VersionVector
+from paramstream.consistency.vector import PartitionId
 from paramstream.errors import Fenced
 from paramstream.events.kinds import Delete, Put, PutItem, ValidFor
+from paramstream.events.recording import HistoryFile
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
+from paramstream.producers.recording import SessionRecorder
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.calls import DescribePartitions, Join, Joined, OpenProducer, PartitionRecord
+from paramstream.transport.calls import (
+    DescribePartitions,
+    Join,
+    Joined,
+    JoinedPartition,
+    OpenProducer,
+    PartitionRecord,
+)
 from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
+from .recorded import History
+from .seen import Seen
 from .topics import SimTopic
 from .versions import after, new_call, publishing
 from .writes import Part, Write, name_of_delete, value_of, version_of
@@ -32,7 +43,7 @@ How = Literal["put", "with a deadline", "for a version", "twice", "delete"]
 def draft_of(partition: PartitionId, key: bytes, write: Write, how: How) -> Draft:
     """An event that can be known by its write."""
     if how == "delete":
-        return Draft.of(partition, Delete((key, name_of_delete(write))), (), len(key) + 32)
+        return Draft.of(partition, Delete((key, name_of_delete(write, partition))), (), len(key) + 40)
     value = value_of(write)
     plain, ends = PutItem(key, len(value)), PutItem(key, len(value), TTL_NS)
     items = {
@@ -59,11 +70,18 @@ class Made:
 class SimProducer:
     """One process under a producer name. A crash forgets its session; the next one has the next incarnation."""
 
-    def __init__(self, name: str, open_name: Callable[[str], int], note: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, open_name: Callable[[str], int], note: Callable[[str], None], history: History,
+        topics: Collection[SimTopic],
+    ) -> None:  # fmt: skip
         """`open_name` gives the next incarnation; 0 where the session asks for one over its connection. `note` is told of outcomes."""
         self.name = name
         self._note = note
         self._open_name = open_name
+        self._history = cast("HistoryFile", history)
+        self._name_of = {topic.id: topic.name for topic in topics}.get
+        self._recorder: SessionRecorder
+        """Of the present session."""
         self.core: SessionCore | None = None
         self.incarnation = 0
         self.connection: Connection | None = None
@@ -109,7 +127,9 @@ class SimProducer:
                     self.incarnation = incarnation
                     self._ask()
             case Told(call=DescribePartitions(), answer=list()) if core is not None:
-                self._do(core.stand(cast("list[PartitionRecord]", item.answer)))
+                found = cast("list[PartitionRecord]", item.answer)
+                self._record_ends(found)
+                self._do(core.stand(found))
             case Told(answer="Fenced" | Fenced()) if core is None:
                 self.fenced = True
             case Told(answer="Fenced" | Fenced()):
@@ -118,10 +138,16 @@ class SimProducer:
             case Told():
                 self._join_wanted = True
             case Ack() if core is not None:
+                self._recorder.accepted((item.topic, item.partition), item.answers)
                 self._do(core.acked(item))
             case Refused() if core is not None:
-                self._do(core.refused(item))
+                observed = core.past.observed
+                effects = core.refused(item)
+                if not observed <= core.past.observed:
+                    self._recorder.begins_anew()
+                self._do(effects)
             case Heartbeat() if core is not None:
+                self._recorder.durable(item.heads)
                 self._do(core.heads(item))
             case _:
                 pass
@@ -151,29 +177,26 @@ class SimProducer:
     def can_call(self, nbytes: int = 400) -> bool:
         return self.core is not None and not self.fenced and self.core.has_room(nbytes)
 
-    def put(
-        self, topic: SimTopic, keys: Mapping[PartitionId, bytes], seen: VersionVector[int], reads: Collection[Part],
-        how: How = "put",
-    ) -> None:  # fmt: skip
+    def put(self, topic: SimTopic, keys: Mapping[PartitionId, bytes], seen: Seen, how: How = "put") -> None:
         """One event in each partition of `keys`."""
         core = self.core
         assert core is not None
         if not core.partitions.keys() >= keys.keys():
             return  # A partition has stopped: the call raises at once.
-        core.past.observe(seen)
+        self._observe(core, seen)
         call = Call(tuple(keys), topic.persistence)
-        write = self._made(call, keys, reads)
+        write = self._made(call, keys, seen.parts)
         self._do(core.submit(call, [draft_of(partition, key, write, how) for partition, key in keys.items()]))
 
-    def publish(self, topic: SimTopic, count: int, seen: VersionVector[int], reads: Collection[Part]) -> None:
+    def publish(self, topic: SimTopic, count: int, seen: Seen) -> None:
         """A whole version, whose number goes up with `count`; its events go as their turn comes."""
         core = self.core
         if core is None or self._stream is not None or topic.weights not in core.partitions:
             return
-        core.past.observe(seen)
+        self._observe(core, seen)
         version = version_of(count, (self.name, self.incarnation, len(self.made)))
         call = new_call(topic, version)
-        self._made(call, {topic.weights: b""}, reads)
+        self._made(call, {topic.weights: b""}, seen.parts)
         events = publishing(topic, version, self.name, self.incarnation)
         self._stream = call, events, next(events)
         self._do(core.begin(call))
@@ -194,6 +217,11 @@ class SimProducer:
                 self._stream = None
                 self._do(core.finish(call))
 
+    def _observe(self, core: SessionCore, seen: Seen) -> None:
+        core.past.observe(seen.vector)
+        if seen.token is not None:
+            self._recorder.observes(seen.token, seen.vector)
+
     def _made(self, call: Call, keys: Mapping[PartitionId, bytes], reads: Collection[Part]) -> Write:
         write = self.name, self.incarnation, len(self.made)
         made = Made(write, call, keys, frozenset(reads))
@@ -210,9 +238,9 @@ class SimProducer:
         self.joins.append((join.incarnation, {(each.topic, each.partition): each.epoch for each in joined.partitions}))
         if self.core is None:
             self.core = SessionCore(self.name, self.incarnation, WINDOW_BYTES)
-            self._do(self.core.joined(joined, fresh=True))
-        else:
-            self._do(self.core.joined(joined, fresh=not self.core.is_joined))
+            self._recorder = SessionRecorder(self._history, self.name, self.incarnation, self._name_of)
+        self._record_ends(joined.partitions)
+        self._do(self.core.joined(joined, fresh=not self.core.is_joined))
 
     def _ask(self) -> None:
         """For an incarnation, where the session has none yet; then to join."""
@@ -225,6 +253,13 @@ class SimProducer:
             return
         unconfirmed = self.core.unconfirmed() if self.core is not None else ()
         self.connection.send(Asked(Join(self.name, self.incarnation, unconfirmed)))
+
+    def _record_ends(self, partitions: Iterable[JoinedPartition | PartitionRecord]) -> None:
+        """As a session does it: before anything is sent that no longer rests on what is lost."""
+        for at in partitions:
+            if isinstance(at, JoinedPartition):
+                self._recorder.accepted((at.topic, at.partition), at.positions)
+            self._recorder.ended((at.topic, at.partition), at.epoch, at.ends)
 
     def _ask_what_stands(self) -> None:
         """Of what was accepted before it was fenced."""
@@ -239,11 +274,12 @@ class SimProducer:
         for effect in effects:
             match effect:
                 case Send(event, frame):
-                    full = full or self.connection is None or not self.connection.send(frame)
+                    connection = self.connection
+                    full = full or connection is None or not self._recorder.sends(event) or not connection.send(frame)
                     if full:
                         core.unsent(event)
-                case Dropped():
-                    pass
+                case Dropped(event):
+                    self._recorder.dropped(event)
                 case Settled(call):
                     made = self._by_call.get(id(call))
                     if made is not None:

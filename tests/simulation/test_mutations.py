@@ -23,3 +23,10 @@ def test_a_promise_that_is_switched_off_is_caught(mutation: Mutation) -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=lambda mutation: mutation.name)
 def test_a_promise_that_is_switched_off_is_caught_by_whoever_does_not_know_where(mutation: Mutation) -> None:
     assert is_caught(mutation, range(1, mutation.seeds + 1))
+
+
+def test_the_public_checkers_see_it_too() -> None:
+    """In what was recorded, without a look at the log."""
+    with MUTATIONS["rule 1"].switched_off():
+        found = (problem for seed in range(1, 30) for problem in play(drawn(seed)).problems)
+        assert any(problem.startswith("history: not PRAM") for problem in found)

@@ -22,6 +22,7 @@ from .consumer import SimConsumer
 from .disk import ALL_BYTES, Disk
 from .network import Connection, Network
 from .producer import SimProducer
+from .recorded import History
 from .states import States
 from .topics import SimTopic
 from .trace import Trace
@@ -56,6 +57,7 @@ class World:
         self.stalled: dict[tuple[str, PartitionId], float] = {}
         """(consumer, partition) → until when nothing of it comes through."""
         self.states = States()
+        self.history = History()
         self.changelogs = SimChangelogs(self.stream("changelogs"))
         self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
         self.producers: list[SimProducer] = []
@@ -237,11 +239,13 @@ class World:
         }
         lasts = all(topic.persistence != "none" for topic in topics)
         ordering, durable_only = chance.choice(list(Ordering)), lasts and chance.random() < 0.4
-        return SimConsumer(name, ordering, follows, self.states, self.trace.note, durable_only=durable_only)
+        return SimConsumer(
+            name, ordering, follows, self.states, self.trace.note, self.history, durable_only=durable_only
+        )
 
     def add_producer(self, name: str) -> None:
         """A process that uses `name`, as another one may do too."""
-        self.producers.append(SimProducer(name, self._open_name, self.trace.note))
+        self.producers.append(SimProducer(name, self._open_name, self.trace.note, self.history, self.topics))
 
     def crash_consumer(self, consumer: SimConsumer, chance: random.Random) -> None:
         self.trace.note(f"{consumer.name} crashes")

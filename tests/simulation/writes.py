@@ -15,8 +15,13 @@ Write = tuple[str, int, int]
 Part = tuple[Write, PartitionId]
 """A write as far as it went to one partition: the parts of one call go side by side."""
 
-
+LETTERS = b"abcd"
 DELETED_BY = b"deleted by "
+
+
+def keys_of(partition: PartitionId) -> list[bytes]:
+    """What users put there. A key has one partition."""
+    return [b"%c%d" % (letter, partition[1]) for letter in LETTERS]
 
 
 def value_of(write: Write) -> bytes:
@@ -28,13 +33,14 @@ def write_of(value: bytes) -> Write:
     return producer, int(incarnation), int(number)
 
 
-def name_of_delete(write: Write) -> bytes:
+def name_of_delete(write: Write, partition: PartitionId) -> bytes:
     """A key that nobody puts: what a delete names beside its own, so that it can be known."""
-    return DELETED_BY + value_of(write)
+    return DELETED_BY + value_of(write) + b" in %d" % partition[1]
 
 
 def writes_of_delete(keys: Iterable[bytes]) -> list[Write]:
-    return [write_of(key.removeprefix(DELETED_BY)) for key in keys if key.startswith(DELETED_BY)]
+    names = (key.removeprefix(DELETED_BY) for key in keys if key.startswith(DELETED_BY))
+    return [write_of(name.partition(b" ")[0]) for name in names]
 
 
 def version_of(count: int, write: Write) -> int:
