@@ -1,4 +1,4 @@
-"""Positions, version vectors, stamps, the delivery gate, and the checkers of delivery logs.
+"""Positions, version vectors, stamps, the delivery gate, histories and their checkers.
 
 This room knows order and nothing else: no tensors, sockets or tiers.
 """

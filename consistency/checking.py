@@ -14,12 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..errors import InvalidHistory
 from .causal import find_causal, find_converging
 from .delivery import DeliveryCheck
 from .history import Apply, DeliveryLine, Epoch, Follow, Jump, Lost, Read, Undo, Unfollow, Write, read_lines
-from .operations import OperationsBuilder
+from .operations import Operations, OperationsBuilder
 from .pram import find_pram
 from .witness import Find, Witness, find_witness
+
+MAX_CELLS = 1 << 30
+"""Operations times processes that write: 4 GiB for what each operation has in its past."""
 
 KEPT_FAULTS = 100
 """So many faults of delivery are told; all are counted."""
@@ -75,7 +79,7 @@ def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verd
 
     What one process did may stand in several files, in their order. Writes and reads are checked for `model`, delivery lines for
     the order that their replica promises. Needs some 500 bytes of memory for each operation, and 4 for each operation and
-    process that writes. Raises `InvalidHistory` for a bad file, `OSError` for one that cannot be read.
+    process that writes. Raises `InvalidHistory` for a bad file or one that is too large, `OSError` for one that cannot be read.
     """
     builder, deliveries = OperationsBuilder(), Deliveries()
     for file in files:
@@ -86,6 +90,7 @@ def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verd
             else:
                 deliveries.add(os.fspath(file), number, line)
     operations = builder.build()
+    _refuse_too_large(operations)
     return Verdict(
         model=model,
         operations=len(operations),
@@ -94,6 +99,15 @@ def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verd
         faults=tuple(deliveries.faults),
         fault_count=deliveries.fault_count,
     )
+
+
+def _refuse_too_large(operations: Operations) -> None:
+    writers = len(operations.writers())
+    if len(operations) * writers > MAX_CELLS:
+        raise InvalidHistory(
+            f"{len(operations)} operations with {writers} processes that write are too many to check together",
+            remedy="Check a part: the lines of fewer keys, or of fewer processes with all that they read",
+        )
 
 
 class Deliveries:

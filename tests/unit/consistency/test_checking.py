@@ -112,6 +112,15 @@ def test_a_value_that_is_written_twice_to_one_key_is_a_bad_history(tmp_path: Pat
         check_history([first, second], Model.PRAM)
 
 
+def test_a_history_that_would_take_too_much_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, *case("replicas_disagree"))
+    monkeypatch.setattr("paramstream.consistency.checking.MAX_CELLS", 11)
+    with pytest.raises(InvalidHistory, match="6 operations with 2 processes that write are too many"):
+        check_history([path], Model.PRAM)
+    monkeypatch.setattr("paramstream.consistency.checking.MAX_CELLS", 12)
+    assert check_history([path], Model.PRAM).ok
+
+
 def test_true_and_one_are_two_values(tmp_path: Path) -> None:
     path = save(tmp_path, Write("t", "x", True), Write("t", "x", 1), Read("r", "x", 1), Read("r", "x", True))
     assert not check_history([path], Model.PRAM).ok
