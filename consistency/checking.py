@@ -78,7 +78,7 @@ def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verd
     """Reads the files, one after the other, as one history and checks it.
 
     What one process did may stand in several files, in their order. Writes and reads are checked for `model`, delivery lines for
-    the order that their replica promises. Needs some 500 bytes of memory for each operation, and 4 for each operation and
+    the order that their replica promises. Needs some 700 bytes of memory for each operation, and 4 for each operation and
     process that writes. Raises `InvalidHistory` for a bad file or one that is too large, `OSError` for one that cannot be read.
     """
     builder, deliveries = OperationsBuilder(), Deliveries()

@@ -79,7 +79,7 @@ def judged_by_default(model: Model) -> list[tuple[History, bool]]:
 def assert_agreed(model: Model, cases: Sequence[tuple[History, bool]]) -> None:
     assert [history for history, expected in cases if holds(model, history) is not expected] == []
     broken = sum(not expected for _, expected in cases)
-    assert 0.1 * len(cases) < broken < 0.9 * len(cases), "these histories are all alike"
+    assert len(cases) < 20 * broken < 19 * len(cases), "these histories are all alike"
 
 
 @pytest.mark.parametrize("model", Model)
