@@ -9,7 +9,8 @@ import time
 
 import xxhash
 
-from .mutations import MUTATIONS, Mutation
+from .mutation import Mutation
+from .mutations import MUTATIONS
 from .play import Verdict
 from .runner import report_of, verdicts
 from .scenario import STEPS
@@ -62,7 +63,8 @@ def _is_caught(mutation: Mutation, arguments: argparse.Namespace) -> bool:
 
 
 def _first_that_shows(mutation: Mutation, arguments: argparse.Namespace) -> Verdict | None:
-    for verdict in verdicts(range(1, mutation.seeds + 1), arguments.steps, 1, mutation.name):
+    seeds = [seed for seed in range(1, mutation.seeds + 1) if mutation.may_show_at(seed)]
+    for verdict in verdicts(seeds, arguments.steps, 1, mutation.name):
         _progress(f"{mutation.name}: seed {verdict.scenario.seed}")
         if any(mutation.shows in problem for problem in verdict.problems):
             return verdict

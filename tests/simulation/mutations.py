@@ -9,10 +9,7 @@ whose patches switch off nothing is found there too, because it is caught by no 
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from unittest import mock
+from dataclasses import replace
 
 import msgspec
 
@@ -30,35 +27,8 @@ from paramstream.producers.past import Past
 from paramstream.producers.session_core import SessionCore
 from paramstream.transport.messages import Refused
 
-
-@dataclass(frozen=True)
-class Patch:
-    owner: object
-    """A class, or a module."""
-    attribute: str
-    instead: object
-
-
-@dataclass(frozen=True)
-class Mutation:
-    name: str
-    promise: str
-    """The rule that is switched off."""
-    patches: tuple[Patch, ...]
-    shows: str
-    """What a problem that is found by it says (`play.Verdict.problems`)."""
-    seeds: int
-    """From seed 1 on it is caught within so many."""
-    found_at: int
-    """A seed that is known to catch it, so that the tests need not look for it. Another one after a change is no failure."""
-
-    @contextmanager
-    def switched_off(self) -> Generator[None]:
-        with ExitStack() as patched:
-            for patch in self.patches:
-                patched.enter_context(mock.patch.object(patch.owner, patch.attribute, patch.instead))
-            yield
-
+from .mutation import Mutation, Patch
+from .mutations_shared import SHARED
 
 # --- what stands there instead --------------------------------------------------------------------------------------------
 
@@ -107,6 +77,7 @@ def _older_sessions_write_on(
 MUTATIONS = {
     mutation.name: mutation
     for mutation in [
+        *SHARED,
         Mutation(
             "gate",
             "an event is applied only once what it depends on is",

@@ -52,7 +52,7 @@ def play(scenario: Scenario) -> Verdict:
         try:
             for step in scenario.steps:
                 do(world, step)
-            found = problems(world) if world.heal() else [f"stuck: {left}" for left in world.unsettled()]
+            found = problems(world) if world.heal() else [*_stuck(world), *safety_problems(world)]
         except Exception as error:  # noqa: BLE001 - whatever a core raises is something that was found
             found = [_raised(error)]
         return Verdict(scenario, tuple(found), world.trace.digest)
@@ -79,10 +79,14 @@ def first_bad_event(scenario: Scenario, lines: int = 25) -> FirstBadEvent | None
                 if found := safety_problems(world):
                     return FirstBadEvent(number, tuple(found), tuple(world.trace.lines[-lines:]))
             number = None
-            found = problems(world) if world.heal() else [f"stuck: {left}" for left in world.unsettled()]
+            found = problems(world) if world.heal() else [*_stuck(world), *safety_problems(world)]
         except Exception as error:  # noqa: BLE001 - as above
             found = [_raised(error)]
         return FirstBadEvent(number, tuple(found), tuple(world.trace.lines[-lines:])) if found else None
+
+
+def _stuck(world: World) -> list[str]:
+    return [f"stuck: {left}" for left in world.unsettled()]
 
 
 def _raised(error: Exception) -> str:

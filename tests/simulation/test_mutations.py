@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.mutations import MUTATIONS, Mutation
+from simulation.mutation import Mutation
+from simulation.mutations import MUTATIONS
 from simulation.play import play
 from simulation.scenario import drawn
 
 
 def is_caught(mutation: Mutation, seeds: range) -> bool:
     with mutation.switched_off():
-        return any(mutation.shows in problem for seed in seeds for problem in play(drawn(seed)).problems)
+        return any(
+            mutation.shows in problem
+            for seed in seeds
+            if mutation.may_show_at(seed)
+            for problem in play(drawn(seed)).problems
+        )
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=lambda mutation: mutation.name)
