@@ -199,7 +199,7 @@ class JoinedPartition(Record, frozen=True):
     """Of this name, whatever the incarnation."""
     last_sequence: int
     """The last sequence of this incarnation that stands, 0 if none does."""
-    positions: tuple[tuple[int, int], ...]
+    positions: tuple[tuple[int, At], ...]
     """(sequence, position) of the session's unconfirmed events that stand."""
     resend: bool
     """Nobody can have seen what does not stand of the epoch that the session had joined: it sends those again by itself."""
@@ -274,7 +274,7 @@ class PartitionRecord(Record, frozen=True):
     """Weight partition: the position of the newest durable commit, 0 if there is none."""
     context: bytes = b""
     """The encoded vector of all that events before `latest` rest on."""
-    rewinds: tuple[tuple[int, int], ...] = ()
+    rewinds: tuple[tuple[At, int], ...] = ()
     """Weight partition: (position, version) of the commits that superseded older ones of that number and higher, in order."""
 
     def end_for(self, position: int) -> int:

@@ -117,7 +117,7 @@ class Ack(Message, frozen=True):
     topic: Id
     partition: Number
     incarnation: int
-    answers: tuple[tuple[int, int], ...]
+    answers: tuple[tuple[int, At], ...]
 
 
 class Refused(Message, frozen=True):

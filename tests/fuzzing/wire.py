@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from cores.partitions import PARTITION, PEER, start
+from fakes.publisher_stage import open_stage
 from feeding.fakes import FakeBroker
 from fuzzing import sealing
 from fuzzing.examples import examples_of, joined, split
@@ -24,7 +25,7 @@ from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.consumers.events import event_of
 from paramstream.consumers.replica import Replica
 from paramstream.consumers.status import ReplicaStatus
-from paramstream.errors import CorruptLog, InvalidEvent, VersionNotHeld
+from paramstream.errors import CorruptLog, InvalidEvent, ParamstreamError, UnknownTopic, VersionNotHeld
 from paramstream.events.codec import (
     MAX_BASE_BYTES,
     EventFrame,
@@ -57,6 +58,7 @@ from paramstream.events.kinds import (
 )
 from paramstream.events.validate import check_payload
 from paramstream.producers.past import Past
+from paramstream.producers.receipt import Receipt
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import (
     BrokerRecord,
@@ -68,16 +70,26 @@ from paramstream.transport.calls import (
 )
 from paramstream.transport.directory import Directory
 from paramstream.transport.messages import (
+    Ack,
     AnyMessage,
+    Demoted,
     Fetched,
+    Following,
+    Heads,
+    Heartbeat,
+    Moved,
+    Refused,
     Report,
     Request,
+    Response,
+    Welcome,
     decode_message,
     decode_result,
     encode_message,
     encode_result,
 )
 from paramstream.transport.pieces import AnswerReader, pieces_of
+from paramstream.transport.wire import Message, WireError
 
 VALUES = np.arange(4, dtype=np.float32)
 VECTOR = encode_vector(VersionVector({(7, 0): 1 << 28 | 3, (7, 1): 2 << 28}))
@@ -222,7 +234,10 @@ def replica(data: bytes) -> None:
         ) as made,
     ):
         for piece in split(data, 8):
-            place(broker, piece)
+            if piece[:1] == b"m":
+                _say(broker, piece[1:])
+            else:
+                place(broker, piece)
             broker.settle()
             broker.beat()
         made.get(bytes(20))
@@ -234,8 +249,21 @@ def replica(data: bytes) -> None:
             for name in weights:
                 weights[name].sum()
         for error in made.status().stopped.values():
-            assert isinstance(error, CorruptLog), error
+            assert isinstance(error, ParamstreamError), error
         made.digest()
+
+
+def _say(broker: FakeBroker, content: bytes) -> None:
+    """As the link hands on what it has decoded."""
+    try:
+        told = decode_message(b"PC\x01" + content)
+    except CorruptLog:
+        return
+    if isinstance(told, Fetched):
+        broker.handler.fetched(told, [])
+    elif not isinstance(told, Response | Moved | Welcome):
+        broker.handler.message(told)
+    broker.handler.drained()
 
 
 def place(broker: FakeBroker, piece: bytes) -> None:
@@ -254,6 +282,56 @@ def replica_seeds() -> Iterable[bytes]:
         where = b"w" if label in ("chunk", "part", "commit") else b"s"
         yield joined([where + made])
     yield joined([b"w" + kinds["chunk"], b"w" + kinds["part"], b"w" + kinds["commit"], b"s" + kinds["put"]])
+    told: list[Message] = [
+        Following(77, 0, 5 << 28, 5 << 28 | 1, 5 << 28, ((4, 4 << 28),), 10**18),
+        Demoted(77, 0, 5 << 28, 5 << 28 | 1),
+        Demoted(77, 1, 0, 0, WireError.of(UnknownTopic("gone"))),
+        Heartbeat((Heads(77, 0, 6 << 28, 5 << 28, 5 << 28, 10**18), Heads(77, 1, 5 << 28, 5 << 28, 0, 10**18))),
+        Fetched(1, 77, 0, 0, 5 << 28, 5 << 28 | 1),
+        Refused(77, 0, 1, 1, 0, WireError.of(UnknownTopic("gone"))),
+        Ack(77, 0, 1, ((1, 5 << 28),)),
+    ]
+    yield joined([b"s" + kinds["put"], *(b"m" + encode_message(each)[3:] for each in told[:4])])
+    yield joined([b"m" + encode_message(each)[3:] for each in told[2:]])
+
+
+def session(data: bytes) -> None:
+    """A producer to which a broker says anything, between its puts: they have outcomes, or wait for them."""
+    stage = open_stage()
+    stage.link.auto = False
+    receipts: list[Receipt] = []
+    for piece in split(data, 8):
+        receipts.append(stage.publisher.put(b"key%d" % len(receipts), b"value"))
+        try:
+            told = decode_message(b"PC\x01" + piece)
+        except CorruptLog:
+            stage.link.deliver(1)
+            continue
+        if isinstance(told, Ack | Refused):
+            stage.session.answered(told)
+        elif isinstance(told, Heartbeat):
+            stage.session.heartbeat(told)
+        elif isinstance(told, Demoted):
+            stage.session.deleted(told.topic)
+    stage.link.connect()
+    stage.link.auto = True
+    stage.link.deliver()
+    assert {receipt.outcome for receipt in receipts} <= {"pending", "unknown", "accepted", "durable", "lost", "refused"}
+
+
+def session_seeds() -> Iterable[bytes]:
+    said: list[Message] = [
+        Ack(7, 0, 1, ((1, 1 << 28 | 1),)),
+        Ack(7, 1, 1, ((1, 1 << 28 | 1),)),
+        Refused(7, 0, 1, 1, 0, WireError.of(InvalidEvent("wrong", position=3, partition=0))),
+        Refused(7, 1, 1, 1, 0, WireError.of(UnknownTopic("gone")), gap=True),
+        Refused(7, 0, 1, 1, 0, WireError.of(UnknownTopic("gone")), rejoin=True),
+        Heartbeat((Heads(7, 0, 1 << 28 | 2, 1 << 28 | 1, 0, 10**18), Heads(7, 1, 2 << 28, 1 << 28, 0, 10**18))),
+        Demoted(7, 0, 0, 0, WireError.of(UnknownTopic("gone"))),
+    ]
+    yield joined([encode_message(each)[3:] for each in said[:4]])
+    yield joined([encode_message(each)[3:] for each in said[2:]])
+    yield joined([b"", *(encode_message(each)[3:] for each in said[5:])])
 
 
 # --- control frames and answers -----------------------------------------------------------------------------------------
@@ -337,5 +415,6 @@ TARGETS = (
     Target("answer", answer, answers),
     Target("fetched", fetched, fetches),
     Target("owner", owner, owner_seeds),
+    Target("session", session, session_seeds, errors=(), examples=20),
     Target("replica", replica, replica_seeds, errors=(), fixed_bytes=8 << 20),
 )
