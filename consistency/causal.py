@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .constraints import Constraints, Edge
-from .operations import INITIAL, Bools, Bounds, Ids, LastWrites, Operations
+from .operations import INITIAL, Bools, Bounds, Ids, LastWrites, Operations, Writers
 from .patterns import Violation, thin_air, violation
 
 
@@ -72,9 +72,7 @@ class Pasts:
     def __init__(self, operations: Operations, order: Sequence[int]) -> None:
         """`order`: the reads that wait, in an order that keeps causality."""
         self._operations = operations
-        self._writers = operations.writers()
-        self._column = np.full(len(operations.starts) - 1, -1)
-        self._column[self._writers] = np.arange(len(self._writers))
+        self._writers = Writers(operations)
         self._bounds = self._starts()
         self._last = LastWrites(operations)
         self._fill(order)
@@ -100,20 +98,19 @@ class Pasts:
     def _newest(self, column: int) -> Ids:
         """For each operation the last write of its key in its past by one of the writers, or -1; -1 for writes."""
         operations = self._operations
-        start = operations.starts[self._writers[column]]
-        found = self._last.before(operations.key, self._bounds[:, column], start)
+        found = self._last.before(operations.key, self._bounds[:, column], self._writers.starts[column])
         return np.where(operations.is_write, -1, found)
 
     def _has(self, operation: Ids, write: Ids) -> Bools:
         """For each pair whether the write is in the operation's past. Where either is -1 the answer means nothing."""
-        known: Bools = self._bounds[operation, self._column[self._operations.process[write]]] > write
+        known: Bools = self._bounds[operation, self._writers.column[self._operations.process[write]]] > write
         return known
 
     def _starts(self) -> Bounds:
         """Of everybody only its own process, up to itself."""
         operations = self._operations
-        bounds = np.tile(operations.starts[self._writers].astype(np.int32), (len(operations), 1))
-        column = self._column[operations.process]
+        bounds = self._writers.empty_pasts(len(operations))
+        column = self._writers.column[operations.process]
         own = np.flatnonzero(column >= 0)
         bounds[own, column[own]] = own + 1
         return bounds

@@ -18,7 +18,7 @@ from ..errors import InvalidHistory
 from .causal import find_causal, find_converging
 from .delivery import DeliveryCheck
 from .history import Apply, DeliveryLine, Epoch, Follow, Jump, Lost, Read, Undo, Unfollow, Write, read_lines
-from .operations import Operations, OperationsBuilder
+from .operations import Operations, OperationsBuilder, Writers
 from .pram import find_pram
 from .witness import Find, Witness, find_witness
 
@@ -102,7 +102,7 @@ def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verd
 
 
 def _refuse_too_large(operations: Operations) -> None:
-    writers = len(operations.writers())
+    writers = len(Writers(operations))
     if len(operations) * writers > MAX_CELLS:
         raise InvalidHistory(
             f"{len(operations)} operations with {writers} processes that write are too many to check together",

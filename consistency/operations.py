@@ -90,10 +90,6 @@ class Operations:
             line=line,
         )
 
-    def writers(self) -> Ids:
-        """The processes that write, ascending."""
-        return np.unique(self.process[self.is_write])
-
     def restricted(self, keep: Iterable[int]) -> Operations:
         """Only the operations of `keep`, under new ids, without reads of writes that are left out."""
         chosen = np.zeros(len(self), np.bool_)
@@ -222,6 +218,25 @@ def operations_of(lines: Iterable[Line]) -> Operations:
         if isinstance(line, Write | Read | Lost):
             builder.add(number, line)
     return builder.build()
+
+
+class Writers:
+    """The processes that write: a past has a column for each."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.processes: Ids = np.unique(operations.process[operations.is_write])
+        self.starts: Ids = operations.starts[self.processes]
+        """For each column the first id of its process: where nothing of it is in a past."""
+        self.column: Ids = np.full(len(operations.starts) - 1, -1)
+        """For each process its column, or -1."""
+        self.column[self.processes] = np.arange(len(self.processes))
+
+    def __len__(self) -> int:
+        return len(self.processes)
+
+    def empty_pasts(self, count: int) -> Bounds:
+        """Shape (count, writers)."""
+        return np.tile(self.starts.astype(np.int32), (count, 1))
 
 
 class LastWrites:

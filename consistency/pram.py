@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .constraints import Constraints, Edge
-from .operations import INITIAL, Bounds, Ids, LastWrites, Operations
+from .operations import INITIAL, Bounds, Ids, LastWrites, Operations, Writers
 from .patterns import Violation, thin_air, violation
 
 
@@ -30,52 +30,49 @@ def find_pram(operations: Operations) -> Iterator[Violation]:
     if from_nowhere:
         yield from from_nowhere
         return
-    writers = _Writers(operations)
+    writes = _Writes(operations)
     for process in range(len(operations.starts) - 1):
-        yield from _find_in(writers, process)
+        yield from _find_in(writes, process)
 
 
-def _find_in(writers: _Writers, process: int) -> Iterator[Violation]:
+def _find_in(writes: _Writes, process: int) -> Iterator[Violation]:
     """What the fewest first reads of the process break: the fewer there are, the shorter is what explains it."""
-    first, end = writers.operations.starts[process : process + 2]
-    reads = np.flatnonzero(~writers.operations.is_write[first:end]) + first
-    if not len(reads) or not _Reader(writers, process, reads).is_broken():
+    first, end = writes.operations.starts[process : process + 2]
+    reads = np.flatnonzero(~writes.operations.is_write[first:end]) + first
+    if not len(reads) or not _Reader(writes, process, reads).is_broken():
         return
     fewest = bisect_left(
-        range(len(reads)), True, key=lambda last: _Reader(writers, process, reads[: last + 1]).is_broken()
+        range(len(reads)), True, key=lambda last: _Reader(writes, process, reads[: last + 1]).is_broken()
     )
-    yield from _Reader(writers, process, reads[: fewest + 1]).find()
+    yield from _Reader(writes, process, reads[: fewest + 1]).find()
 
 
-class _Writers:
+class _Writes:
     """What all readers look things up in."""
 
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
-        self.processes = operations.writers()
-        self.starts = operations.starts[self.processes]
+        self.writers = Writers(operations)
         self.last = LastWrites(operations)
-        self.column = np.full(len(operations.starts) - 1, -1)
-        self.column[self.processes] = np.arange(len(self.processes))
-        lengths = operations.starts[self.processes + 1] - self.starts + 1
-        self.shift = np.cumsum(lengths) - lengths - self.starts
-        """The row of a bound of a writer in what `needed` gives is the bound with this added."""
-        self.rows = int(lengths.sum())
+        lengths = operations.starts[self.writers.processes + 1] - self.writers.starts + 1
+        self.shift = np.cumsum(lengths) - lengths - self.writers.starts
+        """For each writer, the row of a bound in what `needed` gives is the bound with this added."""
+        self._rows = int(lengths.sum())
 
     def needed(self) -> Bounds:
         """For each bound of each writer a past that what is below the bound needs: at first nothing. Shape (rows, writers)."""
-        return np.tile(self.starts.astype(np.int32), (self.rows, 1))
+        return self.writers.empty_pasts(self._rows)
 
 
 class _Reader:
     """One process with its reads, and what must come before what for it. Pasts are as in `Operations`."""
 
-    def __init__(self, writers: _Writers, process: int, reads: Ids) -> None:
-        operations = writers.operations
-        self._writers = writers
+    def __init__(self, writes: _Writes, process: int, reads: Ids) -> None:
+        operations = writes.operations
+        self._writes = writes
         self._operations = operations
         self._reads = reads
-        self._own = int(writers.column[process])
+        self._own = int(writes.writers.column[process])
         self._before = Constraints(operations, reads[operations.source[reads] >= 0].tolist())
         self._initial: list[tuple[int, int]] = []
         """(write, read) of the initial value behind that write."""
@@ -97,20 +94,20 @@ class _Reader:
         return self._before.path(write, read, later_than=read)
 
     def _saturate(self) -> None:
-        writers, operations = self._writers, self._operations
-        needed, grown = writers.needed(), False
+        writes, operations = self._writes, self._operations
+        needed, grown = writes.needed(), False
         own_pasts = self._own_pasts()
         keys = operations.key[self._reads]
         for at in range(len(self._reads) - 1, -1, -1):
             past = self._closed(own_pasts[at], needed) if grown else own_pasts[at]
-            older = writers.last.before(keys[at], past, writers.starts)
+            older = writes.last.before(keys[at], past, writes.writers.starts)
             read = int(self._reads[at])
             saw = int(operations.source[read])
             if saw == INITIAL:
                 self._initial += [(write, read) for write in older[older >= 0].tolist()]
                 continue
-            column = writers.column[operations.process[saw]]
-            row = writers.shift[column]
+            column = writes.writers.column[operations.process[saw]]
+            row = writes.shift[column]
             # Everything at or behind what was seen needs the older ones as well.
             behind = needed[row + saw + 1 : row + past[column] + 1]
             new = (older >= 0) & (older != saw) & (older >= behind[0])
@@ -118,12 +115,12 @@ class _Reader:
                 grown = True
                 for write in older[new].tolist():
                     self._before.add(write, saw, because=read)
-                np.maximum(behind, np.where(new, older + 1, writers.starts), out=behind)
+                np.maximum(behind, np.where(new, older + 1, writes.writers.starts), out=behind)
 
     def _own_pasts(self) -> Bounds:
         """For each read of the process the past that the orders of the processes and what its reads saw give. Shape (reads, writers)."""
-        writers, source = self._writers, self._operations.source[self._reads]
-        pasts = np.tile(writers.starts.astype(np.int32), (len(self._reads), 1))
+        writers, source = self._writes.writers, self._operations.source[self._reads]
+        pasts = writers.empty_pasts(len(self._reads))
         rows = np.flatnonzero(source >= 0)
         pasts[rows, writers.column[self._operations.process[source[rows]]]] = source[rows] + 1
         np.maximum.accumulate(pasts, axis=0, out=pasts)
@@ -134,7 +131,7 @@ class _Reader:
     def _closed(self, past: Bounds, needed: Bounds) -> Bounds:
         """The past with all that it needs."""
         while True:
-            wider = np.maximum(past, needed[past + self._writers.shift].max(axis=0))
+            wider = np.maximum(past, needed[past + self._writes.shift].max(axis=0))
             if np.array_equal(wider, past):
                 return past
             past = wider
