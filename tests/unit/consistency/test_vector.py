@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
+from paramstream.errors import InvalidEvent
 
 names = st.text(min_size=1, max_size=12)
 positions = st.integers(0, 2**64 - 1)
@@ -35,10 +36,21 @@ def test_a_missing_partition_stands_at_the_start() -> None:
     assert VersionVector({("w", 0): 0}) <= VersionVector[str]()
 
 
-@pytest.mark.parametrize("text", ["w", "w/0", "w/0=1", "w/x=1:2", "w/0=1:999999999999", "w/0=-1:0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "w", "w/0", "w/0=1", "w/x=1:2", "w/0=1:999999999999", "w/0=-1:0", "w/-1=1:0", "w/4294967296=1:0", "w/0=99999999999:0", "w/٣=1:0",
+        "\udc80/0=1:0", "w/0= 1:0",
+    ],
+)  # fmt: skip
 def test_text_that_is_no_vector_is_refused_by_its_entry(text: str) -> None:
     with pytest.raises(ValueError, match="not a version vector entry"):
         VersionVector.parse(text)
+
+
+def test_a_vector_that_names_a_partition_twice_is_refused() -> None:
+    with pytest.raises(InvalidEvent, match="w/0 twice"):
+        VersionVector.parse("w/0=1:0,w/1=1:0,w/0=1:1")
 
 
 def test_a_vector_reads_as_topic_partition_epoch_offset() -> None:

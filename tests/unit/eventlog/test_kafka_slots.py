@@ -1,9 +1,13 @@
 """Sharing out slots: everybody's map is the same, balanced, and moves as little as it must."""
 
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paramstream.eventlog.kafka.group import SlotGroup
 from paramstream.eventlog.kafka.membership import Claimant, SlotMap, decode_claimant, decode_map, encode, share_out
+from paramstream.eventlog.kafka.settings import KafkaLog
 
 SLOTS = 32
 
@@ -76,3 +80,20 @@ def test_every_slot_has_one_owner_and_shares_differ_by_one(said: dict[str, tuple
     assert max(sizes(slot_map)) - min(sizes(slot_map)) <= 1
     assert [member.id for member in slot_map.members] == sorted(claimants)
     assert slot_map == share_out(dict(reversed(claimants.items())), SLOTS, 0)
+
+
+def test_a_stranger_in_the_group_gets_no_slots_and_ends_nobodys_membership() -> None:
+    group = SlotGroup(
+        KafkaLog("127.0.0.1:1"), name="a", broker="a", endpoint="tcp://a", slots=SLOTS, revoking=_pass, assigned=_pass
+    )
+    said = {"id-a": encode(claimant("a")), "id-b": encode(claimant("b", number=7)), "stranger": b"\x01", "late": b""}
+    said["huge"] = encode(claimant("c", number=(1 << 64) - 1))
+    try:
+        shares = group.assign(None, {name: SimpleNamespace(user_data=data) for name, data in said.items()})
+    finally:
+        group.close()
+    assert {name: len(share.partitions()) for name, share in shares.items()} == {"id-a": 16, "id-b": 16}
+
+
+def _pass(what: object) -> None:
+    """Nobody listens."""
