@@ -124,7 +124,7 @@ def decode_vector(data: bytes) -> VersionVector[int]:
     """Raises `CorruptLog` where the length is no whole number of entries. Cached: neighbours carry the same vectors."""
     if not data:
         return EMPTY
-    return _decode_vector(data) if len(data) <= _SMALL_VECTOR_BYTES else _decode_large_vector(data)
+    return _decode_small(data) if len(data) <= _SMALL_VECTOR_BYTES else _decode_large(data)
 
 
 def _read_vector(data: bytes) -> VersionVector[int]:
@@ -137,8 +137,8 @@ def _read_vector(data: bytes) -> VersionVector[int]:
 
 _SMALL_VECTOR_BYTES = 4 * 1024
 # A vector in memory is ten times its bytes, and an event may carry 896 KiB of them: of large ones few are kept.
-_decode_vector = lru_cache(maxsize=1024)(_read_vector)
-_decode_large_vector = lru_cache(maxsize=8)(_read_vector)
+_decode_small = lru_cache(maxsize=1024)(_read_vector)
+_decode_large = lru_cache(maxsize=32)(_read_vector)
 
 
 def encode_event(
