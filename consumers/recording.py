@@ -116,7 +116,13 @@ class ReplicaRecorder:
             case Undo():
                 self._file.append([UndoLine(self._process, label, step.end), *self._undone(step)])
             case Jump():
-                self._file.append([JumpLine(self._process, label, step.start)])
+                self._file.append([self._jumped(step, label)])
+
+    def _jumped(self, step: Jump, label: str) -> Line:
+        """One that begins with a snapshot may go back to what the newest version needs: it follows from further back then."""
+        if step.start < self._core.position(step.partition):
+            return Follow(self._process, self._ordering, label, step.start)
+        return JumpLine(self._process, label, step.start)
 
     def _delivered(self, step: Deliver, label: str) -> list[Line]:
         partition, frame, stamp = step.partition, step.frame, step.stamp

@@ -58,7 +58,7 @@ def safety_problems(world: World) -> list[str]:
         found += _named("delivery", consumer.told_problems())
         found += _named("seen once", _seen_once(world, consumer))
         for life in consumer.lives:
-            found += _named("program order", _program_order(life))
+            found += _named("program order", _program_order(world, life))
             if consumer.ordering is Ordering.CAUSAL:
                 found += _named("causal order", _causal_order(world, life))
         found += _named("durable only", _durable_only(consumer))
@@ -198,21 +198,30 @@ def fold(log: SimLog) -> Entries:
     return entries
 
 
-def _program_order(life: Life) -> Iterable[str]:
+def _standing(world: World, life: Life) -> list[Deliver]:
+    """What was applied and stands. What is lost may come late, and is taken back."""
+    positions = {
+        p: {frame.position for frame in world.disk.log(p).events()} for p in {line.partition for line in life.applied}
+    }
+    return [
+        line for line in life.applied if isinstance(line, Deliver) and line.frame.position in positions[line.partition]
+    ]
+
+
+def _program_order(world: World, life: Life) -> Iterable[str]:
     """By the numbers that producers gave their calls, over all partitions followed."""
     last: dict[str, tuple[int, int]] = {}
-    for line in life.applied:
-        if isinstance(line, Deliver):
-            for producer, incarnation, number in writes_in(line.frame):
-                if (incarnation, number) < last.get(producer, (0, 0)):
-                    yield f"{life.home.name} applied {producer}/{incarnation}/{number} after {last[producer]}"
-                last[producer] = incarnation, number
+    for line in _standing(world, life):
+        for producer, incarnation, number in writes_in(line.frame):
+            if (incarnation, number) < last.get(producer, (0, 0)):
+                yield f"{life.home.name} applied {producer}/{incarnation}/{number} after {last[producer]}"
+            last[producer] = incarnation, number
 
 
 def _causal_order(world: World, life: Life) -> Iterable[str]:
     """What a writer had read, or had read by way of others, is applied before what it wrote; as far as it stands."""
     pasts = Pasts(world)
-    lines = [line for line in life.applied if isinstance(line, Deliver)]
+    lines = _standing(world, life)
     place = {(write, line.partition): index for index, line in enumerate(lines) for write in writes_in(line.frame)}
     for (write, partition), index in place.items():
         late = [part for part in pasts.of(write) if place.get(part, -1) > index]

@@ -25,4 +25,10 @@ REGRESSIONS = [
             "4 rest, 6 rest, 7 rest, 12 put, 14 rest, 15 rest, 32 kill amidst, 33 open name again, 39 rest, 41 rest, 70 end broker",
         ),
     ),
+    Regression(
+        "a replica that began with a snapshot was recorded as if it had jumped backwards",
+        Scenario.of(
+            209, "4 rest, 15 rest, 37 open name again, 57 rest, 58 rest, 63 rest, 64 publish, 69 rest, 70 take snapshot"
+        ),
+    ),
 ]

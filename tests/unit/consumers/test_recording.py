@@ -15,8 +15,14 @@ from paramstream.consistency.gate import Ordering
 from paramstream.consistency.history import Apply, Epoch, Follow, Jump, Line, Lost, Read, Undo, Write, read_lines
 from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
+from paramstream.consumers.applying import Applier
+from paramstream.consumers.effects import Jump as JumpStep
+from paramstream.consumers.recording import ReplicaRecorder
 from paramstream.consumers.replica import Replica
+from paramstream.consumers.subscription_core import SubscriptionCore
 from paramstream.events.recording import HistoryFile
+from paramstream.tiers.store import TieredStore
+from paramstream.transport.calls import TopicRecord
 
 TOPIC = "model#0000004d"
 STATE, WEIGHTS = f"{TOPIC}/0", f"{TOPIC}/1"
@@ -308,3 +314,23 @@ def test_a_topic_that_takes_the_name_of_another_one_begins_a_process_and_keys_of
     assert Follow(f"{ME}+1", Ordering.CAUSAL, "model#0000004e/0", 0) in lines
     assert {line.process for line in lines} == {f"{ME}+1"}
     assert lines[-1] == Read(f"{ME}+1", "model#0000004e/kv/k", "p/1/1", "p/1")
+
+
+def test_who_begins_with_a_snapshot_and_goes_back_for_the_newest_version_follows_from_there(history: Recorded) -> None:
+    partition, store = (0x4D, 1), TieredStore()
+    core = SubscriptionCore(Ordering.PRAM, {partition: position(5, 7)})
+    applier = Applier(store, 2)
+    applier.add(TopicRecord("model", 0x4D, 1, "write_back", 8), [])
+    recorder = ReplicaRecorder(history.file, ME, Ordering.PRAM, core, applier, lambda topic: "model")
+    history.take()
+    for start, line in [
+        (5, Follow(ME, Ordering.PRAM, WEIGHTS, position(5, 5))),
+        (8, Jump(ME, WEIGHTS, position(5, 8))),
+    ]:
+        core.jump(partition, position(5, start), position(5, 9))
+        step = next(step for step in core.steps() if isinstance(step, JumpStep))
+        core.confirm(step)
+        recorder.applied(step)
+        assert history.take() == [line]
+    applier.close()
+    store.close()
