@@ -115,7 +115,7 @@ class Keeper:
         try:
             said = json.loads(line)
             error = str(said["error"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             error = f"the keeper said {line.strip()[:200]!r}"
         self._tell(error)
 

@@ -75,6 +75,6 @@ def _load(module: str, name: str) -> Processor:
 
 def _place(text: str) -> tuple[str, str]:
     module, separator, name = text.partition(":")
-    if not (module and separator and name):
+    if not separator or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise argparse.ArgumentTypeError(f"MODULE:FUNCTION is needed, such as counters:step, not {text!r}")
     return module, name

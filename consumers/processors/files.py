@@ -134,7 +134,7 @@ class SnapshotFolder:
             raise CorruptLog(f"{path} is damaged: its bytes are not those that were written")
         try:
             record = msgspec.msgpack.decode(data[_HEADER.size : end], type=_Record)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise CorruptLog(f"{path} cannot be decoded: {error}") from error
         if record.origin != self._origin:
             raise InvalidEvent(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import cache
+from io import StringIO
 from pathlib import Path
 
 from fuzzing.log import folder
 from fuzzing.target import Target
 from paramstream.cli import options
+from paramstream.cli.main import DONE, WRONG_USAGE, make_parser
 from paramstream.consistency.history import encode_line, read_lines
 from paramstream.consistency.vector import VersionVector
 from paramstream.errors import InvalidEvent, InvalidHistory
@@ -71,6 +74,35 @@ def option_texts() -> Iterable[bytes]:
     return [bytes([number]) + value.encode() for number, value in enumerate(values)]
 
 
+@cache
+def parser() -> argparse.ArgumentParser:
+    """It keeps nothing of what it parses."""
+    return make_parser()
+
+
+def command_line(data: bytes) -> None:
+    """Words, one a line, as the command `paramstream` gets them: taken, or refused with usage. Nothing is run."""
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            parser().parse_args(text(data).split("\n"))
+    except SystemExit as ended:
+        assert ended.code in (DONE, WRONG_USAGE)
+
+
+def command_lines() -> Iterable[bytes]:
+    where = "--connect\ntcp://127.0.0.1:1"
+    for line in (
+        "broker\n--bind\ntcp://127.0.0.1:0\n--log\nfile:log\n--log-limit\n4GiB",
+        f"topics\ncreate\none\n--partitions\n3\n{where}",
+        f"publish\nx.safetensors\n{where}\n--topic\nt\n--version\n7",
+        f"subscribe\n{where}\n--topic\nt\n--start\n{VECTOR}\n--count\n3",
+        f"replica\n{where}\n--topic\nt\n--dram\n1.5GiB",
+        "restore\n--log\nfile:d\n--topic\nt\n--out\nf\n--time\n2026-03-04T05:06:07Z",
+        f"process\nmodule:step\n{where}\n--name\nn\n--state\nd\n--timeout\n3",
+    ):
+        yield line.encode()
+
+
 def log_url(data: bytes) -> None:
     where = text(data)
     if not where.startswith("file:"):
@@ -125,6 +157,7 @@ TARGETS = (
     Target("receipt", receipt, receipts, errors=(InvalidEvent,)),
     Target("size", size, lambda: [b"4GiB", b"1.5 MB", b"17"], errors=(ValueError,)),
     Target("option", option, option_texts, errors=(argparse.ArgumentTypeError,)),
+    Target("command-line", command_line, command_lines, errors=(), fixed_bytes=4 << 20, examples=15),
     Target(
         "log-url",
         log_url,

@@ -47,6 +47,7 @@ def test_every_command_has_help(command: list[str], capsys: Captured) -> None:
         "replica --connect tcp://127.0.0.1:1 --topic t --dram lots",
         "process module --connect tcp://127.0.0.1:1 --name n --state d",
         "process module:step --connect tcp://127.0.0.1:1 --name n",
+        "process ..module:step --connect tcp://127.0.0.1:1 --name n --state d",
         "check",
         "check history.jsonl --model strict",
         "demo --js",
