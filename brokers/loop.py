@@ -212,6 +212,7 @@ class Loop:
                 self._partitions.check_past(frame.head, frame.payload)
             except InvalidEvent as beyond:
                 error = beyond
+                self._look_at_passing()
         if owned is None or error is not None:
             assert error is not None
             self._clients.send(peer, _refusal(frame, error))
@@ -315,12 +316,29 @@ class Loop:
             assert error is not None
             self._clients.send(peer, Demoted(*partition, follow.after, 0, WireError.of(error)))
             return
-        if follow.after > owned.core.accepted and owned.lasts and self._partitions.log.shared:
-            # The follower has had more than this broker: either the log is an older one, or another broker has taken over.
+        if follow.after <= owned.core.accepted or not self._partitions.log.shared:
+            self._begin(peer, follow)
+        # The follower has had more than this broker: either the log is an older one, or another broker has taken over.
+        elif owned.lasts:
             # A record that counts tells which.
             self._pending.when({partition: self.write(partition, Note(), ())}, lambda: self._begin(peer, follow))
-        else:
+        elif self._is_still_owner(owned):
             self._begin(peer, follow)
+
+    def _is_still_owner(self, owned: Owned) -> bool:
+        """Under persistence "none" no record is written that would tell. False where it is not known yet: whoever asks asks again."""
+        try:
+            return owned.durable.look()
+        except ParamstreamError as error:
+            self._stops(owned, error)
+            return False
+
+    def _look_at_passing(self) -> None:
+        """Somebody has seen more than this broker: of a topic with persistence "none" it would not find out why by itself."""
+        if self._partitions.log.shared:
+            for owned in list(self._partitions.owned.values()):
+                if owned.error is None and not owned.lasts:
+                    self._is_still_owner(owned)
 
     def _begin(self, peer: Peer, follow: Follow) -> None:
         partition = (follow.topic, follow.partition)

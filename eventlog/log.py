@@ -105,6 +105,12 @@ class PartitionLog(Protocol):
         """
         ...
 
+    def look(self) -> bool:
+        """See whether another owner's claim stands, though nothing is to be written. Does not wait: False while the log is read; asked
+        again, True once it was. Where brokers share the log, raises `Fenced` as `sync` does; elsewhere there is nothing to see.
+        """
+        ...
+
     def cut(self, before: int) -> int:
         """Free whole segments of which nothing at or above `before` is needed; only directly before a base that was read
         back as counting. Returns the new `start`.

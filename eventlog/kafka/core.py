@@ -3,6 +3,7 @@
     core.append(frame)               a frame that is to stand behind all before
     work = core.work()               `Send` a batch, `Reread` the tail, or None: nothing to do now
     stood = core.acked(offset)       the batch's ack came, with the offset of its first record; None where that says too little
+    core.look()                      nothing is pending, and yet the tail is to be read
     core.unsure()                    it may stand or not: an error, a timeout
     stood = core.met(whole)          in a reread: a frame that stands in the log; raises `Fenced`
     core.others                      what earlier owners have written before this one's claim, found by rereading
@@ -180,6 +181,11 @@ class OwnerCore:
     def unsure(self) -> None:
         """Whether the batch under way stands is not known."""
         self._state = _State.UNSURE
+
+    def look(self) -> None:
+        """Have the tail read, though nothing is pending: another owner's claim may stand there."""
+        if self._state is _State.READY and not self._pending:
+            self._state = _State.UNSURE
 
     def too_large(self) -> bool:
         """Kafka refused the batch under way for its size. False where it is a single record: it cannot be made smaller."""

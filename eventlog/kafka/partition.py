@@ -36,6 +36,9 @@ T = TypeVar("T")
 SYNC_WAIT_S = 0.2
 """`sync` returns after so long at the latest, with how far it has come."""
 
+LOOK_HOLDS_S = 10.0
+"""So long what `look` has seen is an answer: whoever asked asks again within that."""
+
 RETRY_S = 0.2
 """Between two tries while Kafka is in trouble."""
 
@@ -76,6 +79,9 @@ class KafkaPartition:
         self._is_woken = False
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._is_looking = False
+        self._looked = -LOOK_HOLDS_S
+        """When the tail was read last because `look` asked for it."""
         self._is_released = False
         self._counted = 0
         """What of the tally is this partition's: its bytes, while it is owned here."""
@@ -190,6 +196,16 @@ class KafkaPartition:
                     return self._core.known.reached
                 self._changed.wait(left)
 
+    def look(self) -> bool:
+        with self._changed:
+            self._check()
+            if time.monotonic() - self._looked < LOOK_HOLDS_S:
+                return True
+            self._core.look()
+            self._is_looking = True
+        self._thread.soon(self._wake.set)
+        return False
+
     def _check(self) -> None:
         assert self._recovered, "recover a partition before the first append"
         if self._broken is not None:
@@ -258,6 +274,8 @@ class KafkaPartition:
                         self._note(self._core.met(whole))
             with self._changed:
                 self._core.reread_to(scan.offset)
+                if self._is_looking:
+                    self._is_looking, self._looked = False, time.monotonic()
         except Refused as error:
             raise refused(self._place, error) from error
         except TopicUnknown as error:

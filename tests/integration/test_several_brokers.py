@@ -248,6 +248,23 @@ def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown
         assert isinstance(raw.take((Moved, Response, Demoted), WAIT_S), Moved)
 
 
+def test_a_broker_that_was_taken_over_finds_it_out_where_nothing_is_written_too(brokers: Brokers) -> None:
+    """Under persistence "none" no append meets the other's claim: a follower that has seen more is what tells of it."""
+    brokers.start("one")
+    brokers.start("two")
+    topic = brokers.client().create_topic("model", partitions=1, persistence="none")
+    partition = topic.id, 0
+    old = brokers.owner_of(partition)
+    new = next(name for name in brokers.open if name != old)
+    with RawClient(brokers.open[old].endpoint) as raw:
+        assert raw.welcome(WAIT_S) is not None
+        brokers.lose(old)
+        eventually(lambda: brokers.owns(new, partition), WAIT_S)
+        at = vars(brokers.open[new])["_partitions"].owned[partition].core.sequenced
+        raw.send(Follow(*partition, at, 1 << 20))
+        assert isinstance(raw.take((Moved, Demoted), WAIT_S), Moved)
+
+
 def test_a_deletion_that_was_taken_over_before_it_was_durable_deletes_nothing(brokers: Brokers) -> None:
     brokers.start("one")
     brokers.start("two")

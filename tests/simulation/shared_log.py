@@ -20,6 +20,7 @@ from paramstream.eventlog.counting import BEGINNING
 from paramstream.eventlog.kafka.core import OwnerCore, Reread, Send, Stood
 from paramstream.eventlog.kafka.index import Entry, OffsetIndex
 from paramstream.eventlog.kafka.lookup import Lookup
+from paramstream.eventlog.kafka.partition import LOOK_HOLDS_S
 from paramstream.eventlog.kafka.recovery import find
 from paramstream.eventlog.kafka.scan import Place, Scan
 from paramstream.eventlog.kafka.tail import Tail
@@ -228,6 +229,8 @@ class Tenure:
         self._is_owned = False
         self._broken: ParamstreamError | None = None
         self._request: Request | None = None
+        self._is_looking = False
+        self._looked = -LOOK_HOLDS_S
         self._scan: Scan | None = None
         """A reread under way."""
 
@@ -282,6 +285,14 @@ class Tenure:
             frames.append(each.frame)
             at, nbytes = each.prefix.position, nbytes + len(each.frame)
         return logs.Batch(frames, at)
+
+    def look(self) -> bool:
+        self._check()
+        if self._log.kafka.clock.now - self._looked < LOOK_HOLDS_S:
+            return True
+        self._core.look()
+        self._is_looking = True
+        return False
 
     def cut(self, before: int) -> int:
         return self.start
@@ -346,6 +357,8 @@ class Tenure:
         if scan.is_done:
             self._scan = None
             self._core.reread_to(scan.offset)
+            if self._is_looking:
+                self._is_looking, self._looked = False, self._log.kafka.clock.now
 
     def _note(self, stood: Stood | None) -> None:
         if stood is not None:
