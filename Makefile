@@ -49,7 +49,7 @@ soak: $(TEST_READY)
 	cd tests && ../$(BIN)/python -m soak --minutes $(MINUTES) $(ARGS)
 
 # Inputs that a decoder does not refuse as it should, searched for by coverage: ten minutes in each fuzzer (wire, log, kafka, state,
-# text, broker), or in TARGET alone. What is found is kept in tests/fuzzing/corpus, and fails `make test` until it is mended.
+# text, peers), or in TARGET alone. What is found is kept in tests/fuzzing/corpus, and fails `make test` until it is mended.
 TARGET ?=
 fuzz: $(FUZZ_READY)
 	cd tests && ../$(BIN)/python -m fuzzing $(TARGET) --minutes $(MINUTES) $(ARGS)

@@ -13,7 +13,7 @@ import msgspec
 
 import paramstream as ps
 from cores.partitions import CLOCK_S, Session, put, start
-from fuzzing import sealing, wire
+from fuzzing import peers, sealing, wire
 from fuzzing.examples import examples_of, joined, split
 from fuzzing.target import Target
 from paramstream.brokers.checks import Role
@@ -411,7 +411,7 @@ TARGETS = (
     Target("log-failures", failures, failure_counts),
     Target("log-folder", log_folder, log_folders, fixed_bytes=4 << 20, examples=15),
     Target("takeover", takeover, takeovers, errors=(CorruptLog, UnknownTopic), fixed_bytes=2 << 20),
-    Target("restored-log", restored, wire.replica_seeds, errors=(ParamstreamError,), fixed_bytes=16 << 20, examples=5),
+    Target("restored-log", restored, peers.replica_seeds, errors=(ParamstreamError,), fixed_bytes=16 << 20, examples=5),
     Target("base", base, bases),
     Target("meta", meta, metas, errors=(CorruptLog, UnknownTopic)),
     Target("log-names", names, lambda: [b"meta\nlock\n0000000000000007-0\n00000001.segment"]),

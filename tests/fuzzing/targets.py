@@ -5,7 +5,7 @@ A decoder that is added anywhere in the library gets a row in one of these table
 
 from __future__ import annotations
 
-from fuzzing import kafka, live, log, state, text, wire
+from fuzzing import kafka, live, log, peers, state, text, wire
 from fuzzing.target import Target
 
 FUZZERS: dict[str, tuple[Target, ...]] = {
@@ -14,7 +14,7 @@ FUZZERS: dict[str, tuple[Target, ...]] = {
     "kafka": kafka.TARGETS,
     "state": state.TARGETS,
     "text": text.TARGETS,
-    "broker": live.TARGETS,
+    "peers": (*peers.TARGETS, *live.TARGETS),
 }
 
 TARGETS: dict[str, Target] = {target.name: target for targets in FUZZERS.values() for target in targets}

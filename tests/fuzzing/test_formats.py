@@ -11,6 +11,7 @@ import pytest
 from feeding.fakes import FakeBroker
 from fuzzing import log, sealing, wire
 from fuzzing.examples import examples_of
+from fuzzing.peers import place
 from fuzzing.state import inner_manifest
 from paramstream.brokers.state import PartitionState
 from paramstream.consumers.replica import Replica
@@ -79,7 +80,7 @@ def test_an_event_that_cannot_be_decoded_behind_a_right_checksum_stops_its_parti
     poison = _frame_of(event, b"\xc1", meta) if part == "head" else _frame_of(event, head, b"\xc1")
     with pytest.raises(CorruptLog, match="cannot be decoded"):
         decode_event(poison)
-    wire.place(broker, b"s" + poison)
+    place(broker, b"s" + poison)
     broker.state.put(b"behind", b"1")
     for _ in range(3):
         broker.settle()
