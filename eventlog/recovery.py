@@ -20,7 +20,7 @@ from .counting import BEGINNING, Point
 from .files import Disk
 from .index import Entry, Index
 from .marks import End
-from .segment import HEADER_NBYTES, Damage, ReadAt, Record, find_whole_record
+from .segment import HEADER_NBYTES, MAX_READ_NBYTES, Damage, ReadAt, Record, find_whole_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,7 @@ class Recovery:
     def _sync(self, newest: Segment) -> None:
         handle = self._disk.open(newest.path, write=True)
         try:
+            self._write_again(newest, handle)
             self._disk.sync(handle)
         except OSError:
             self.sync_failed = True
@@ -186,6 +187,18 @@ class Recovery:
         finally:
             self._disk.close(handle)
         self._disk.sync_folder(self._folder)
+
+    def _write_again(self, newest: Segment, handle: int) -> None:
+        """What is under no sync that was told of, as it stands: where a sync failed the next one would succeed and store nothing,
+        and whoever met the failure may have been killed before it was marked. What is written again is stored again.
+        """
+        if self._end is None or self._power_may_have_failed:
+            return
+        at = self._end.offset if newest.number == self._end.number else 0
+        while at < newest.end:
+            piece = self._disk.read(handle, min(MAX_READ_NBYTES, newest.end - at), at)
+            self._disk.write(handle, memoryview(piece), at)
+            at += len(piece)
 
 
 def _base_of(segment: Segment, record: Record) -> EventFrame | None:

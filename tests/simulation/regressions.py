@@ -31,4 +31,12 @@ REGRESSIONS = [
             209, "4 rest, 15 rest, 37 open name again, 57 rest, 58 rest, 63 rest, 64 publish, 69 rest, 70 take snapshot"
         ),
     ),
+    Regression(
+        "what a failed sync had not stored was believed, because its process was killed before it could say so",
+        Scenario.of(
+            250,
+            "0 rest, 4 rest, 6 rest, 14 publish, 15 put, 33 crash replica, 34 crash replica, 74 crash replica, 75 kill amidst, "
+            "103 publish, 104 rest, 105 rest, 107 rest, 108 rest, 109 kill amidst, 110 fail disk, 137 sync",
+        ),
+    ),
 ]

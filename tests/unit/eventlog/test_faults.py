@@ -17,7 +17,7 @@ from paramstream.eventlog.partition import LocalPartition
 from paramstream.events.codec import read_prefix
 from records.disk import FaultyDisk
 from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
-from simulation.files import Fault, SimFiles
+from simulation.files import Fault, Killed, SimFiles
 
 LIMIT = 1 << 20
 
@@ -288,6 +288,30 @@ def test_what_a_failed_sync_of_a_recovery_did_not_store_is_not_believed_by_the_n
     files.fail_power(chance)
     _, partition, _ = recovered("2")
     assert read_all(partition) == owner.events
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_recovery_kept_is_stored_though_whoever_met_a_failed_sync_was_killed_at_once(seed: int) -> None:
+    files, chance, owner = SimFiles(), random.Random(seed), Owner()
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    append_all(partition, [owner.put(bytes(600)) for _ in range(3)])
+    files.faults.append(Fault("sync", errno.EIO, 0, 1, chance))
+    files.kill_in(2, chance)
+    with pytest.raises(Killed):
+        partition.sync()
+    files.kill(chance)
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    try:
+        kept = as_pairs(partition.recover().records)
+    except CorruptLog as error:
+        assert "a whole record stands behind it" in str(error), "memory was short, and the hole is seen"
+        return
+    files.fail_power(chance)
+    partition = LocalLog(Path("/log"), LIMIT, boot="2", disk=files).open(PARTITION)
+    assert as_pairs(partition.recover().records) == kept
 
 
 def test_a_count_that_could_not_be_raised_is_raised_before_anything_is_cut(broker: Broker) -> None:
