@@ -134,7 +134,9 @@ class SessionRecorder:
             written = self._written.get((head.topic, head.partition), {})
             epoch, done = epoch_of(head.durable), list[int]()
             for sequence, each in written.items():
-                if not (each.lasts and epoch_of(each.position) == epoch and each.position <= head.durable):
+                if not (
+                    each.lasts and each.position and epoch_of(each.position) == epoch and each.position <= head.durable
+                ):
                     break
                 done.append(sequence)
             for sequence in done:

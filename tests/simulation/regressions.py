@@ -39,4 +39,12 @@ REGRESSIONS = [
             "103 publish, 104 rest, 105 rest, 107 rest, 108 rest, 109 kill amidst, 110 fail disk, 137 sync",
         ),
     ),
+    Regression(
+        "a write was recorded twice, because a partition that had nothing was taken to have it durable",
+        Scenario.of(
+            363,
+            "7 rest, 9 rest, 10 rest, 14 rest, 27 rest, 28 put, 31 publish, 33 fail disk, 35 reset, 36 kill amidst, 38 sync, "
+            "40 rest, 41 rest, 42 rest, 43 put, 47 beat",
+        ),
+    ),
 ]

@@ -17,8 +17,12 @@ from paramstream.consistency.position import position
 from paramstream.consistency.vector import VersionVector
 from paramstream.errors import InvalidEvent, StorageFull
 from paramstream.events.digest import partition_of
+from paramstream.events.kinds import Put, PutItem
 from paramstream.events.recording import HistoryFile, Token
+from paramstream.producers.calls import Call, Draft, Event
 from paramstream.producers.publisher import Publisher
+from paramstream.producers.recording import SessionRecorder
+from paramstream.transport.messages import Heads
 
 KV = "m#00000007/kv/"
 MAIN = "trainer/1"
@@ -164,6 +168,16 @@ def test_what_goes_again_over_a_new_connection_is_not_written_again(stage: Stage
     stage.link.deliver()
     assert [value for *_, value in history.written()] == ["trainer/1/1", "trainer/1/2", "trainer/1/3"]
     assert history.lost() == []
+
+
+def test_what_goes_again_is_not_written_again_though_the_partition_says_that_it_has_nothing(history: Recorded) -> None:
+    recorder = SessionRecorder(history.file, "trainer", 1, lambda topic: "m")
+    call = Call(((7, 0),), "write_back")
+    event = Event(1, Draft.of((7, 0), Put((PutItem(b"k", 1),)), (b"1",), 1), [call])
+    assert recorder.sends(event)
+    recorder.durable([Heads(7, 0, accepted=0, durable=0, sent=0, time=0)])
+    assert recorder.sends(event)
+    assert history.written() == [(MAIN, "k", "trainer/1/1")]
 
 
 def test_what_was_accepted_and_lost_is_called_so_before_anything_leaves_that_rests_on_less(
