@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from secrets import randbits
 
-from ..consistency.position import epoch_of, offset_of, position
+from ..consistency.position import epoch_of, position
 from ..consistency.vector import PartitionId
 from ..errors import CorruptLog, ParamstreamTimeout
 from ..eventlog.log import EventLog
 from ..eventlog.memory import MemoryLog
 from ..events.codec import EventFrame
-from ..events.kinds import Epoch, Table
+from ..events.kinds import Table
 from .effects import Append
 from .fanout import FanOutCore
 from .owned import META, Owned
@@ -97,15 +97,14 @@ class Opener:
         log = durable if settings.persistence != "none" else self._memory.anew(partition)
         core = PartitionCore(partition, settings)
         recovered = durable.recover()
-        records: Iterable[EventFrame] = recovered.records
-        if log is not durable:
+        if log is durable:
+            core.recover(recovered.base, recovered.records)
+        else:
             log.recover()
-            records = begun_without_events(records)
-            for record in records:
+            for record in core.recover_epochs(recovered.records):
                 # Readers that were away find every epoch record between, as in a log that lasts.
                 log.append(claim_record(partition, epoch_of(record.position), record.nonce, self._owner))
                 log.append(record.buffer)
-        core.recover(recovered.base, records)
         claim = core.claim(recovered.last_claim, self._clock_s(), randbits(32), self._owner)
         return Opening(Owned(core, FanOutCore(), log, durable, cut=recovered.cut), claim, tables)
 
@@ -135,17 +134,6 @@ class Opener:
         if owned.cut:
             _log.info("partition %016x/%d: a torn tail was cut: %s", *core.partition, owned.cut)
         return owned
-
-
-def begun_without_events(records: Iterable[EventFrame]) -> list[EventFrame]:
-    """The epoch records of a topic with persistence "none" that still say what is so.
-
-    Where offsets ran out, a broker has opened an epoch that goes on behind the events of the one before. With its memory all of
-    them are gone, and that epoch with them: its record names an end that nobody can come to any more.
-    """
-    return [
-        record for record in records if isinstance(record.payload, Epoch) and not offset_of(record.payload.previous_end)
-    ]
 
 
 def make_room_for_meta(log: EventLog) -> None:

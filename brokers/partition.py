@@ -24,7 +24,7 @@ from ..consistency.position import MAX_OFFSET, epoch_of, next_epoch, offset_of, 
 from ..consistency.vector import PartitionId
 from ..errors import EventLost, InvalidEvent, OutcomeUnknown, ParamstreamError, StorageFull, VersionConflict
 from ..events.codec import Buffer, EventFrame, decode_event, encode_event, stamp_frame
-from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Payload, Table
+from ..events.kinds import LOG_ONLY_KINDS, Base, Commit, Epoch, Payload, Table
 from ..transport.calls import (
     JoinedPartition,
     PartitionRecord,
@@ -90,6 +90,22 @@ class PartitionCore:
             assert isinstance(base.payload, Base)
             self.state = PartitionState.decode(base.bulk, base.position)
         self.reread(records)
+
+    def recover_epochs(self, records: Iterable[EventFrame]) -> list[EventFrame]:
+        """`recover` under "none": of epoch records, returns those that readers are to find.
+
+        Where offsets ran out, an owner has opened an epoch that goes on behind the events of the one before. With its memory those
+        are gone, and that epoch with them: it ends at its record, which names an end that nobody can come to any more.
+        """
+        standing: list[EventFrame] = []
+        for record in records:
+            if isinstance(record.payload, Epoch) and offset_of(record.payload.previous_end):
+                self.state.ended(position(epoch_of(record.payload.previous_end), 0))
+                self.state.ended(record.position)
+            else:
+                self.reread([record])
+                standing.append(record)
+        return standing
 
     def claim(self, last_claim: int, clock_s: float, nonce: int, owner: str) -> bytearray:
         """The claim to append: its epoch is above `last_claim` (the greatest ever in the log) and all that stands."""

@@ -139,11 +139,15 @@ class PartitionState(msgspec.Struct, array_like=True):
             raise CorruptLog(f"a base at {show(position)} holds the state at {show(state.position)}", position=position)
         return state
 
+    def ended(self, end: int) -> None:
+        """The epoch of `end` is over, and what lies above that in it is lost."""
+        ends = EpochEnds(self.ends)
+        ends.add(end)
+        self.ends = ends.pairs()
+
     def _open_epoch(self, at: int, record: Epoch) -> None:
         if record.previous_end:
-            ends = EpochEnds(self.ends)
-            ends.add(record.previous_end)
-            self.ends = ends.pairs()
+            self.ended(record.previous_end)
             if record.previous_end == self.left and self.tenures:
                 self.tenures[-1] = msgspec.structs.replace(self.tenures[-1], left=True)
         self.tenures.append(Tenure(epoch_of(at), record.boot, record.failed_writes))

@@ -12,14 +12,13 @@ import msgspec
 from paramstream.brokers.checks import Role
 from paramstream.brokers.effects import Answer, Append, Effect, FanOut, Origin
 from paramstream.brokers.fanout import FanOutCore, Send
-from paramstream.brokers.opening import begun_without_events
 from paramstream.brokers.partition import PartitionCore, PartitionSettings
 from paramstream.brokers.reports import Reports
 from paramstream.brokers.retention import LogUse
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import BindFailed, CorruptLog, LogTruncated, OutcomeUnknown, ParamstreamError, StorageFull
 from paramstream.eventlog.memory import MemoryLog
-from paramstream.events.codec import decode_event, position_of
+from paramstream.events.codec import EventFrame, decode_event, position_of
 from paramstream.transport.calls import (
     DescribePartitions,
     Join,
@@ -158,8 +157,11 @@ class SimBroker:
         owned = self.owned[partition] = Owned(core, FanOutCore(RING_BYTES), log, durable)
         try:
             recovered = durable.recover()
-            records = recovered.records if lasts else begun_without_events(recovered.records)
-            core.recover(recovered.base, records)
+            records = list[EventFrame]()
+            if lasts:
+                core.recover(recovered.base, recovered.records)
+            else:
+                records = core.recover_epochs(recovered.records)
             claim = core.claim(recovered.last_claim, clock_s, nonce, "owner")
             core.reread(durable.claim(claim))
             if isinstance(log, WatchedMemory):

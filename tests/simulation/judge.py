@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from paramstream.consistency.gate import Ordering
-from paramstream.consistency.position import epoch_of
+from paramstream.consistency.position import epoch_of, offset_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import Deliver
 from paramstream.errors import CorruptLog, Fenced, StorageFull, VersionConflict
@@ -184,7 +184,7 @@ def _pasts_stand(world: World) -> Iterable[str]:
             lost = [
                 (other, at)
                 for other, at in frame.stamp().own.items()
-                if at not in positions[other] and epoch_of(at) < knew.get(other, 0)
+                if offset_of(at) and at not in positions[other] and epoch_of(at) < knew.get(other, 0)
             ]
             if lost:
                 yield f"{writes_in(frame)} of {partition} rests on {lost}, which its producer knew to be lost"
