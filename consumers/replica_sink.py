@@ -117,6 +117,8 @@ class ReplicaSink:
         self._full: set[PartitionId] = set()
         """Partitions that the store had no room for. There may be some again: readers let go of versions, entries end."""
         self._room_at = 0.0
+        self._now = 0.0
+        """At the last tick."""
 
     # --- effects ------------------------------------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class ReplicaSink:
         if isinstance(error, StorageFull):
             self._full.add(partition)
             self._held_at = None
-            self._room_at = time.monotonic() + LOOK_AGAIN_S
+            self._room_at = self._now + LOOK_AGAIN_S
 
     def _follow_stopped_again(self) -> None:
         """Another broker is there: what was wrong with the log of the one before may be mended. If not, it says so again."""
@@ -319,6 +321,7 @@ class ReplicaSink:
                 self.changed.notify_all()
 
     def tick(self, now: float) -> None:
+        self._now = now
         self._tell_listeners()
         self.jumps.tick(now)
         self._applier.free_idle(now)

@@ -40,10 +40,20 @@ def compact(world: World, chance: random.Random) -> None:
     world.changelogs.compact(chance)
 
 
+def fill_store(world: World, chance: random.Random) -> None:
+    """A replica's tier is full, so that an event finds no room, or half of it does; or it has room again."""
+    consumer, leaves = chance.choice(world.consumers), chance.choice([0, 300, 600, 900, 1500])
+    if chance.random() < 0.5:
+        consumer.free_store()
+    elif consumer.fill_store(leaves):
+        world.trace.note(f"the store of {consumer.name} has room for {leaves} bytes")
+
+
 ACTS = [
     Act("crash replica", crash_replica, 4),
     Act("start replica", start_replica, 8, is_fault=False),
     Act("take snapshot", take_snapshot, 6),
     Act("write back", write_back, 6),
     Act("compact", compact, 2),
+    Act("fill store", fill_store, 2),
 ]

@@ -130,6 +130,16 @@ class SimConsumer:
         if self._folder is not None:
             self._folder.cleanup()
 
+    def fill_store(self, leaves: int) -> bool:
+        """The tier has no room for more than `leaves` bytes, until `free_store`. False where it is not there."""
+        if self.life is not None:
+            self.life.fill_store(leaves)
+        return self.life is not None
+
+    def free_store(self) -> None:
+        if self.life is not None:
+            self.life.free_store()
+
     def begin_snapshot(self, topic: SimTopic) -> bool:
         """False where it cannot, or another one is on its way."""
         life = self.life

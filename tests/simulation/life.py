@@ -85,6 +85,8 @@ class Life:
         self.problems: list[str] = []
         self.asides: dict[str, Aside] = {}
         """What its user does beside it, by name: a snapshot, a flush to changelogs."""
+        self._taken = 0
+        """Bytes of the store that somebody else has."""
         self._writings: dict[SimTopic, WriteBack] = {}
         self.jumps = 0
         self.store = TieredStore("64MiB")
@@ -169,6 +171,16 @@ class Life:
             self.sink.jumps.while_behind = True
             for partition in self._at:
                 self._check(partition, None)
+
+    def fill_store(self, leaves: int) -> None:
+        """Somebody else takes the store's room, but for so many bytes; 0 bytes are taken where `leaves` is more than there is."""
+        self.free_store()
+        self._taken = max(0, self.store.usage().available_bytes - leaves)
+        self.store.charge_staging(self._taken)
+
+    def free_store(self) -> None:
+        self.store.refund_staging(self._taken)
+        self._taken = 0
 
     def take_snapshot(self, copied: SimTopic, folder: Path, disk: SnapshotDisk) -> None:
         """Beside everything else, step by step of `aside`."""

@@ -139,6 +139,8 @@ class World:
         chance = self.stream("heal")
         for producer in self.producers:
             producer.pipe_is_full = False
+        for consumer in self.consumers:
+            consumer.free_store()
         if not self._heals(chance):
             return False
         self._begin_anew(chance)
