@@ -32,8 +32,11 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """What was found, in one word: a shorter scenario must show the same."""
-        return self.problems[0].partition(":")[0] if self.problems else ""
+        """What was found, in few words: a shorter scenario must show the same."""
+        if not self.problems:
+            return ""
+        check, _, rest = self.problems[0].partition(": ")
+        return f"{check}: {rest.partition(': ')[0]}" if check == "raised" else check
 
 
 @contextmanager
@@ -66,6 +69,10 @@ class FirstBadEvent:
     problems: tuple[str, ...]
     lines: tuple[str, ...]
     """The end of the trace up to there."""
+
+    @property
+    def when(self) -> str:
+        return f"after step {self.step}" if self.step is not None else "once everything has healed"
 
 
 def first_bad_event(scenario: Scenario, lines: int = 25) -> FirstBadEvent | None:

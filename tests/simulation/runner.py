@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,7 +19,10 @@ from .shrink import shrunk
 
 CHUNK = 10
 WORLD_S = 60
-"""A world takes a twentieth of a second: one that takes so long never ends."""
+"""A world takes a tenth of a second: one that takes so long never ends."""
+
+SHRINK_S = 120
+"""Of a scenario no more is left out then."""
 
 
 class WorldHangs(Exception):
@@ -46,6 +51,8 @@ def verdict_of(scenario: Scenario, mutation: str | None = None) -> Verdict:
 
 
 def _verdicts(seeds: Sequence[int], steps: int, mutation: str | None) -> list[Verdict]:
+    # What the library warns of is what a world does to it.
+    logging.getLogger("paramstream").setLevel(logging.CRITICAL)
     return [verdict_of(drawn(seed, steps), mutation) for seed in seeds]
 
 
@@ -73,15 +80,18 @@ class Report:
     """What is told of a failing seed."""
 
     verdict: Verdict
-    shrunk: Scenario
     bad: FirstBadEvent | None
+    shrunk: Scenario
+    bad_of_shrunk: FirstBadEvent | None
 
     def __str__(self) -> str:
         lines = [f"seed {self.verdict.scenario.seed} fails:", *_indented(self.verdict.problems[:5])]
         if self.bad is not None:
-            when = f"after step {self.bad.step}" if self.bad.step is not None else "once everything has healed"
-            lines += [f"first bad event, with only the steps that matter: {when}", *_indented(self.bad.problems[:5])]
-            lines += ["what happened before:", *_indented(self.bad.lines)]
+            lines += [f"first bad event: {self.bad.when}", *_indented(self.bad.problems[:5])]
+        if self.bad_of_shrunk is not None:
+            lines += [f"with only the steps that matter: {self.bad_of_shrunk.when}"]
+            lines += _indented(self.bad_of_shrunk.problems[:5])
+            lines += ["what happened before:", *_indented(self.bad_of_shrunk.lines)]
         lines += ["to be kept in regressions.py:", f"    Regression({self.verdict.kind!r}, {self.shrunk!s}),"]
         return "\n".join(lines)
 
@@ -89,12 +99,20 @@ class Report:
 def report_of(verdict: Verdict, mutation: str | None = None) -> Report:
     """Plays the scenario again and again until it is short."""
 
+    until = time.monotonic() + SHRINK_S
+
     def fails(scenario: Scenario) -> bool:
-        return verdict_of(scenario, mutation).kind == verdict.kind
+        return time.monotonic() < until and verdict_of(scenario, mutation).kind == verdict.kind
 
     short = shrunk(verdict.scenario, fails)
-    with _with(mutation), _in_time():
-        return Report(verdict, short, first_bad_event(short))
+    with _with(mutation):
+        bad = _first_bad_event(verdict.scenario)
+        return Report(verdict, bad, short, _first_bad_event(short))
+
+
+def _first_bad_event(scenario: Scenario) -> FirstBadEvent | None:
+    with _in_time():
+        return first_bad_event(scenario)
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
