@@ -150,17 +150,7 @@ class LocalPartition:
         assert self._end_file is not None
         end = None if is_new else self._end_file.read()
         self._last_number = end.number if end is not None else 0
-        recovery = Recovery(self._disk, self._folder, self._partition, end, self._boot)
-        if recovery.unsynced_is_lost:
-            # Whoever met that failure may have ended before the count was raised.
-            self._failures.raise_by_one()
-        try:
-            return recovery.run()
-        except OSError:
-            if recovery.sync_failed and end is not None and end.boot == self._boot:
-                # The next sync would succeed, and store nothing: the next recovery must not believe what it is shown.
-                self._end_file.record(end._replace(doubtful=1))
-            raise
+        return Recovery(self._disk, self._folder, self._partition, end, self._boot, self._failures.raise_by_one).run()
 
     def _make_end_file(self) -> None:
         EndFile.make(self._disk, self._folder, End(0, 0, 0, self._boot))

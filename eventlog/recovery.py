@@ -7,13 +7,14 @@ never have got. Everything else that is not whole is damage, which is named and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..consistency.position import START, show
 from ..consistency.vector import META, PartitionId
 from ..errors import CorruptLog
-from ..events.codec import EventFrame, decode_event
+from ..events.codec import PREFIX_BYTES, EventFrame, decode_event
 from ..events.kinds import Kind
 from .chain import Segment, link, opened, read_header, scan, segment_numbers, segment_path
 from .counting import BEGINNING, Point
@@ -40,21 +41,30 @@ class Tail:
 class Recovery:
     """One recovery of one partition. `run` may remove files and shorten the newest one; it syncs what is left."""
 
-    def __init__(self, disk: Disk, folder: Path, partition: PartitionId, end: End | None, boot: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        partition: PartitionId,
+        end: End | None,
+        boot: int,
+        count_failure: Callable[[], None],
+    ) -> None:
+        """`count_failure` is called before anything is cut that was accepted: whoever met the failure may have ended before."""
         self._disk = disk
+        self._count_failure = count_failure
         self._folder = folder
         self._partition = partition
         self._end = end
-        self.unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
+        self._unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
         """In this boot a write or sync failed and was not made good: the system may show what the disk never got."""
-        self.sync_failed = False
-        """Of what `run` kept."""
         self._power_may_have_failed = end is not None and end.boot != boot
         self._cut: list[str] = []
 
     def run(self) -> Tail:
         segments = self._load()
-        if self.unsynced_is_lost and self._end is not None:
+        if self._unsynced_is_lost and self._end is not None:
+            self._count_failure()
             self._cut_behind(segments, self._end)
         first = link(segments)
         for segment in segments[:first]:
@@ -69,27 +79,47 @@ class Recovery:
         return Tail([], None, 0, BEGINNING, Index([Entry(HEADER_NBYTES, BEGINNING)]), "; ".join(self._cut))
 
     def _load(self) -> list[Segment]:
-        """The files with their headers. Newest ones that were never finished are removed."""
-        segments = list[Segment]()
-        numbers = segment_numbers(self._disk.names(self._folder))
-        for number in numbers:
+        """The files with their headers. Those that were never finished, and that no later one continues, are removed: a power
+        failure may bring them back.
+        """
+        segments, unread = list[Segment](), list[tuple[int, CorruptLog]]()
+        for number in segment_numbers(self._disk.names(self._folder)):
             path = segment_path(self._folder, number)
             size = self._disk.size(path)
             with opened(self._disk, path) as read:
                 try:
-                    segments.append(Segment(path, read_header(read, path, self._partition), size))
+                    segment = Segment(path, read_header(read, path, self._partition), size)
                 except CorruptLog as error:
-                    if number != numbers[-1]:
-                        raise
-                    reached = segments[-1].start if segments else START
-                    damage = Damage(path, 0, reached, error.problem, 1, is_foreign=bool(error.remedy))
-                    self._judge(damage, number, find_whole_record(read, damage, size, self._partition))
-                    if self._end is not None and number == self._end.number:
-                        self._refuse_loss(path, 0, reached, error.problem)
-                    self._say(path, 0, size, error.problem)
-                    self._disk.unlink(path)
-                    self._disk.sync_folder(self._folder)
+                    unread.append((number, error))
+                    continue
+            self._pass_over(segments, unread, segment)
+            unread.clear()
+            segments.append(segment)
+        for number, error in reversed(unread):
+            self._remove_unread(number, error, segments[-1].start if segments else START)
         return segments
+
+    def _pass_over(self, segments: list[Segment], unread: list[tuple[int, CorruptLog]], segment: Segment) -> None:
+        """Remove what `segment` does not continue, though it comes before it: the file before it is an older one."""
+        for number, error in unread:
+            if number <= segment.header.previous or error.remedy:
+                raise error
+        for number, error in unread:
+            path = segment_path(self._folder, number)
+            self._discard(path, self._disk.size(path), error.problem)
+        while segments and segments[-1].number > segment.header.previous:
+            self._remove(segments.pop(), "no file continues it")
+
+    def _remove_unread(self, number: int, error: CorruptLog, reached: int) -> None:
+        """One of the newest files, whose header is not whole."""
+        path = segment_path(self._folder, number)
+        size = self._disk.size(path)
+        damage = Damage(path, 0, reached, error.problem, 1, is_foreign=bool(error.remedy))
+        with opened(self._disk, path) as read:
+            self._judge(damage, number, find_whole_record(read, damage, size, self._partition))
+        if self._end is not None and number == self._end.number:
+            self._refuse_loss(path, 0, reached, error.problem)
+        self._discard(path, size, error.problem)
 
     def _cut_behind(self, segments: list[Segment], end: End) -> None:
         reason = "it was under no successful sync when a write failed"
@@ -134,6 +164,10 @@ class Recovery:
             raise damage.error(self._partition[1])
         self._judge(damage, segment.number, find_whole_record(read, damage, segment.end, self._partition))
         self._refuse_loss(segment.path, damage.offset, damage.reached, damage.reason)
+        left_nbytes = segment.end - damage.offset
+        is_unfinished_write = left_nbytes < PREFIX_BYTES or damage.resumes_at >= segment.end
+        if not (self._power_may_have_failed or is_unfinished_write):
+            self._count_failure()
         self._shorten(segment, damage.offset, damage.reason)
 
     def _judge(self, damage: Damage, number: int, whole_at: int | None) -> None:
@@ -169,8 +203,11 @@ class Recovery:
         segment.end = end
 
     def _remove(self, segment: Segment, reason: str) -> None:
-        self._say(segment.path, 0, segment.end, reason)
-        self._disk.unlink(segment.path)
+        self._discard(segment.path, segment.end, reason)
+
+    def _discard(self, path: Path, nbytes: int, reason: str) -> None:
+        self._say(path, 0, nbytes, reason)
+        self._disk.unlink(path)
         self._disk.sync_folder(self._folder)
 
     def _say(self, path: Path, offset: int, nbytes: int, reason: str) -> None:
@@ -181,9 +218,6 @@ class Recovery:
         try:
             self._write_again(newest, handle)
             self._disk.sync(handle)
-        except OSError:
-            self.sync_failed = True
-            raise
         finally:
             self._disk.close(handle)
         self._disk.sync_folder(self._folder)

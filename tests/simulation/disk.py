@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paramstream.consistency.vector import PartitionId
+from paramstream.errors import CorruptLog
 from paramstream.eventlog.local import LocalLog, partition_folder
 from paramstream.eventlog.log import Batch, Recovered
 from paramstream.eventlog.memory import MemoryPartition
@@ -72,7 +73,9 @@ class Disk:
     def kill(self, chance: random.Random) -> None:
         """Of whoever had the log open nothing goes on; what it wrote is there."""
         self._may_lose |= {partition for partition in self.logs if folder_of(partition).name in self.files.failed}
-        self.files.kill(chance)
+        self.files.kill()
+        if chance.random() < 0.3:
+            self.files.forget_pages()
 
     def fail_power(self, chance: random.Random) -> None:
         self.kill(chance)
@@ -146,10 +149,14 @@ class WatchedPartition:
     def check(self) -> None:
         """Readers are given what stands."""
         frames, after = list[EventFrame](), self.start
-        while batch := self._log.read(after, ALL_BYTES).frames:
-            frames += map(decode_event, batch)
-            after = frames[-1].position
-        self._holds.check(frames, self.start)
+        try:
+            while batch := self._log.read(after, ALL_BYTES).frames:
+                frames += map(decode_event, batch)
+                after = frames[-1].position
+        except CorruptLog as error:
+            self._holds.problems.append(f"the log of {self.partition} cannot be read: {error}")
+        else:
+            self._holds.check(frames, self.start)
 
 
 class WatchedLog:

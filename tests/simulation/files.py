@@ -136,18 +136,20 @@ class SimFiles(Disk):
         """The process is killed amidst one of its next operations, which raises `Killed` then, as all that follow do."""
         self._kill = operations, chance
 
-    def kill(self, chance: random.Random) -> None:
+    def kill(self) -> None:
         """The process is gone: its files are closed, its locks are free, and what it wrote is shown on."""
         self._handles.clear()
         self._locked.clear()
         self.failed.clear()
         self._kill, self._dead = None, False
-        if chance.random() < 0.3:
-            for node in self._nodes(self._now):
-                node.evict()
+
+    def forget_pages(self) -> None:
+        """Memory is short: what the system has no need to keep is read from the disk again."""
+        for node in self._nodes(self._now):
+            node.evict()
 
     def fail_power(self, chance: random.Random) -> None:
-        self.kill(chance)
+        self.kill()
         self.faults.clear()
         names, has_journal, ended = dict(self._safe), chance.random() < 0.5, set[str]()
         for folder, change in self._changes:

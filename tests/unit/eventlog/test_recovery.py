@@ -10,9 +10,10 @@ import pytest
 from paramstream.consistency.position import position, show
 from paramstream.consistency.vector import META
 from paramstream.errors import CorruptLog, LogTruncated
+from paramstream.eventlog.counting import BEGINNING
 from paramstream.eventlog.local import LocalLog, partition_folder
 from paramstream.eventlog.log import Recovered
-from paramstream.eventlog.segment import HEADER_NBYTES
+from paramstream.eventlog.segment import HEADER_NBYTES, Header
 from paramstream.events.kinds import Note
 from records.disk import FaultyDisk
 from records.frames import PARTITION, Owner, append_all, as_pairs, make_frame, read_all
@@ -220,6 +221,32 @@ def test_a_hole_that_a_power_failure_left_behind_the_last_sync_is_cut_and_in_one
         recover(tmp_path / "log", boot="1")
     recovered, _, read = recover(tmp_path / "log", boot="2")
     assert read == owner.events[:-2] and recovered.cut
+
+
+@pytest.mark.parametrize("header", ["none", "torn", "whole"])
+def test_a_file_that_no_later_one_continues_is_removed(tmp_path: Path, header: str) -> None:
+    """Its folder could not be synced, so another took its place; power failed, and its removal was undone."""
+    owner = Owner()
+    disk = FaultyDisk(tmp_path)
+    log = LocalLog(tmp_path, LIMIT, boot="1", disk=disk)
+    partition = log.open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    before = segments(tmp_path)
+    disk.fail("sync_folder", name="")
+    append_all(partition, [owner.base(), owner.put()])
+    log.close()
+    newest = segments(tmp_path)[-1]
+    left = newest.with_name("00000003.segment")
+    assert before[-1].name < left.name < newest.name and not left.exists()
+    content = {"none": b"", "torn": newest.read_bytes()[:40], "whole": before[-1].read_bytes()}[header]
+    left.write_bytes(content)
+    if header == "whole":
+        change(left, 0, Header(PARTITION, 3, 2, HEADER_NBYTES, BEGINNING, False).encode())
+    recovered, _, read = recover(tmp_path, boot="2")
+    assert read == owner.events
+    assert left.name in recovered.cut and not left.exists()
 
 
 def test_damage_before_the_last_sync_is_damage_after_a_power_failure_too(tmp_path: Path) -> None:
