@@ -5,12 +5,12 @@ A decoder that is added anywhere in the library gets a row in one of these table
 
 from __future__ import annotations
 
-from fuzzing import kafka, live, log, peers, state, text, wire
+from fuzzing import kafka, live, log, peers, recovery, state, text, wire
 from fuzzing.target import Target
 
 FUZZERS: dict[str, tuple[Target, ...]] = {
     "wire": wire.TARGETS,
-    "log": log.TARGETS,
+    "log": (*log.TARGETS, *recovery.TARGETS),
     "kafka": kafka.TARGETS,
     "state": state.TARGETS,
     "text": text.TARGETS,
