@@ -211,8 +211,11 @@ class Loop:
             try:
                 self._partitions.check_past(frame.head, frame.payload)
             except InvalidEvent as beyond:
+                if not self._is_sure(beyond):
+                    # Whoever owns by now what the event rests on may have sequenced that. Its session sends it again.
+                    self._send_one_away(peer)
+                    return
                 error = beyond
-                self._look_at_passing()
         if owned is None or error is not None:
             assert error is not None
             self._clients.send(peer, _refusal(frame, error))
@@ -278,10 +281,13 @@ class Loop:
 
     def send_away(self) -> None:
         """All clients connect anew: what this broker owns, or others do, has changed."""
-        self._flush_acks()
         for peer in self._clients:
-            self._clients.send(peer, Moved())
-            self._clients.forget(peer)
+            self._send_one_away(peer)
+
+    def _send_one_away(self, peer: Peer) -> None:
+        self._flush_acks()
+        self._clients.send(peer, Moved())
+        self._clients.forget(peer)
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
@@ -326,19 +332,21 @@ class Loop:
             self._begin(peer, follow)
 
     def _is_still_owner(self, owned: Owned) -> bool:
-        """Under persistence "none" no record is written that would tell. False where it is not known yet: whoever asks asks again."""
+        """Without a record that would tell. False where it is not known yet: whoever asks asks again."""
         try:
             return owned.durable.look()
         except ParamstreamError as error:
             self._stops(owned, error)
             return False
 
-    def _look_at_passing(self) -> None:
-        """Somebody has seen more than this broker: of a topic with persistence "none" it would not find out why by itself."""
-        if self._partitions.log.shared:
-            for owned in list(self._partitions.owned.values()):
-                if owned.error is None and not owned.lasts:
-                    self._is_still_owner(owned)
+    def _is_sure(self, beyond: InvalidEvent) -> bool:
+        """Whether the partition that an event is `beyond` has no other owner; where brokers share the log that has to be looked up."""
+        named = [
+            owned
+            for owned in self._partitions.owned.values()
+            if (owned.core.settings.topic_name, owned.core.partition[1]) == (beyond.topic, beyond.partition)
+        ]
+        return not self._partitions.log.shared or all(self._is_still_owner(owned) for owned in named)
 
     def _begin(self, peer: Peer, follow: Follow) -> None:
         partition = (follow.topic, follow.partition)

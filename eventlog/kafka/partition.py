@@ -258,7 +258,9 @@ class KafkaPartition:
             raise
         else:
             with self._changed:
-                self._note(self._core.acked(offset))
+                stood = self._core.acked(offset)
+                self._note(stood)
+                self._seen(stood is not None)
 
     async def _reread(self, work: Reread) -> None:
         """From the last record known to stand to the log's end as it is now."""
@@ -274,8 +276,7 @@ class KafkaPartition:
                         self._note(self._core.met(whole))
             with self._changed:
                 self._core.reread_to(scan.offset)
-                if self._is_looking:
-                    self._is_looking, self._looked = False, time.monotonic()
+                self._seen(True)
         except Refused as error:
             raise refused(self._place, error) from error
         except TopicUnknown as error:
@@ -290,6 +291,11 @@ class KafkaPartition:
                 partition=self._place.number,
                 remedy="It was made anew, or lost records in an unclean election: restore from a snapshot",
             ) from error
+
+    def _seen(self, is_all: bool) -> None:
+        """What stands was read to the log's end, or was found to follow directly. The lock is held."""
+        if is_all and self._is_looking:
+            self._is_looking, self._looked = False, time.monotonic()
 
     def _note(self, stood: Stood | None) -> None:
         """The lock is held."""

@@ -14,9 +14,10 @@ from fakes.flood import Flood
 from fakes.raw_client import RawClient
 from fakes.shared_log import SharedStore
 from paramstream.brokers.owned import META, Owned
+from paramstream.consistency.vector import VersionVector
 from paramstream.errors import NotOwner
 from paramstream.eventlog.log import Member, SlotListener
-from paramstream.events.codec import Head, encode_event
+from paramstream.events.codec import Buffer, Head, encode_event, encode_vector
 from paramstream.events.kinds import PartRef, Put, PutItem
 from paramstream.transport.calls import (
     AwaitDurable,
@@ -31,6 +32,7 @@ from paramstream.transport.calls import (
 )
 from paramstream.transport.messages import Demoted, Follow, Moved, Refused, Request, Response
 from paramstream.transport.slots import SLOTS, slot_of
+from paramstream.transport.wire import Message
 from reference.waiting import eventually
 
 WAIT_S = 15.0
@@ -104,8 +106,8 @@ def shared_as(slots: Sequence[set[int]], members: Sequence[Member]) -> dict[Memb
     return {member: sorted(each) for member, each in zip(members, slots, strict=True)}
 
 
-def put(topic: int, number: int, key: bytes) -> bytearray:
-    head = Head(producer="raw", incarnation=1, sequence=1)
+def put(topic: int, number: int, key: bytes, observed: bytes = b"") -> bytearray:
+    head = Head(producer="raw", incarnation=1, sequence=1, observed=observed)
     return encode_event((topic, number), head, Put(items=(PutItem(key=key, nbytes=1),)), [b"v"])
 
 
@@ -220,7 +222,7 @@ def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
         assert raw.take(Response, 0.5) is None
 
 
-@pytest.mark.parametrize("asks", ["join", "follow", "await", "prepare"])
+@pytest.mark.parametrize("asks", ["join", "follow", "await", "prepare", "event"])
 def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown(brokers: Brokers, asks: str) -> None:
     """What it lacks stands with the one that has taken over: it finds that out before it answers."""
     brokers.start("one")
@@ -238,14 +240,15 @@ def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown
             assert other.welcome(WAIT_S) is not None
             incarnation = other.ask(OpenProducer("trainer"), int, WAIT_S)
         at = vars(brokers.open[new])["_partitions"].owned[weights].core.sequenced
-        messages = {
+        messages: dict[str, Message | Buffer] = {
             "join": Request(99, Join("trainer", incarnation)),
             "follow": Follow(*weights, at, 1 << 20),
             "await": Request(99, AwaitDurable(((*weights, at),))),
             "prepare": Request(99, PrepareCommit(topic.id, 1, (PartRef("trainer", incarnation, 1),), partition=8)),
+            "event": put(*weights, b"key", encode_vector(VersionVector({weights: at}))),
         }
         raw.send(messages[asks])
-        assert isinstance(raw.take((Moved, Response, Demoted), WAIT_S), Moved)
+        assert isinstance(raw.take((Moved, Response, Demoted, Refused), WAIT_S), Moved)
 
 
 def test_a_broker_that_was_taken_over_finds_it_out_where_nothing_is_written_too(brokers: Brokers) -> None:

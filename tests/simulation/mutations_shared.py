@@ -73,7 +73,7 @@ SHARED = [
         (Patch(Calls, "_confirmed_by", _answers_wait_for_no_record),),
         "stuck",
         seeds=2000,
-        found_at=32,
+        found_at=128,
         kind="shared",
     ),
 ]

@@ -341,7 +341,9 @@ class Tenure:
     def _wait(self, request: Request) -> None:
         if request.is_answered:
             self._request = None
-            self._note(self._core.acked(request.offset))
+            stood = self._core.acked(request.offset)
+            self._note(stood)
+            self._seen(stood is not None)
         elif self._log.kafka.clock.now - request.sent_at > REQUEST_S:
             self._request = None
             self._core.unsure()
@@ -357,8 +359,11 @@ class Tenure:
         if scan.is_done:
             self._scan = None
             self._core.reread_to(scan.offset)
-            if self._is_looking:
-                self._is_looking, self._looked = False, self._log.kafka.clock.now
+            self._seen(True)
+
+    def _seen(self, is_all: bool) -> None:
+        if is_all and self._is_looking:
+            self._is_looking, self._looked = False, self._log.kafka.clock.now
 
     def _note(self, stood: Stood | None) -> None:
         if stood is not None:
