@@ -69,6 +69,6 @@ ACTS = [
     Act("rest", rest, 0),
     Act("put", put, 60, is_fault=False),
     Act("publish", publish, 6),
-    Act("jump", jump, 8),
+    Act("jump", jump, 14),
     Act("crash producer", crash_producer, 1),
 ]

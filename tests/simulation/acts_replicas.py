@@ -52,8 +52,8 @@ def fill_store(world: World, chance: random.Random) -> None:
 ACTS = [
     Act("crash replica", crash_replica, 4),
     Act("start replica", start_replica, 8, is_fault=False),
-    Act("take snapshot", take_snapshot, 6),
-    Act("write back", write_back, 6),
+    Act("take snapshot", take_snapshot, 12),
+    Act("write back", write_back, 10),
     Act("compact", compact, 2),
     Act("fill store", fill_store, 2),
 ]

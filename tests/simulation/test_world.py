@@ -23,8 +23,8 @@ def test_what_was_broken_once_holds(regression: Regression) -> None:
 
 
 def test_the_worlds_are_hostile() -> None:
-    """What the checks are there for does happen: undos, losses, refusals, and calls that go through all the same."""
-    undone, jumps, outcomes = 0, 0, set[str]()
+    """What the checks are there for does happen: undos, losses, refusals, restarts, and calls that go through all the same."""
+    undone, jumps, outcomes, starts = 0, 0, set[str](), set[str]()
     for seed in range(HOSTILE_SEEDS):
         with a_world(seed) as world:
             for step in drawn(seed).steps:
@@ -32,6 +32,8 @@ def test_the_worlds_are_hostile() -> None:
             world.heal()
             undone += sum(len(consumer.undone) for consumer in world.consumers)
             jumps += sum(consumer.jumps for consumer in world.consumers)
+            starts.update(*(consumer.starts for consumer in world.consumers))
             outcomes.update(*(made.outcomes for producer in world.producers for made in producer.made))
     assert undone > 20 and jumps > 5
     assert {"durable", "lost", "refused", "accepted"} <= outcomes
+    assert starts == {"earliest", "latest", "resume", "snapshot", "changelogs"}

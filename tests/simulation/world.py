@@ -57,6 +57,8 @@ class World:
         self.stalled: dict[tuple[str, PartitionId], float] = {}
         """(consumer, partition) → until when nothing of it comes through."""
         self.states = States()
+        self.copying: list[int] = self.stream("copying").choice([[0, 0, 0, 1], [0, 0, 1, 2], [0, 1, 4]])
+        """How fast snapshots and flushes go on."""
         self.history = History()
         self.changelogs = SimChangelogs(self.stream("changelogs"))
         self.consumers = [self._consumer(f"c{number}") for number in range(consumers)]
@@ -115,7 +117,7 @@ class World:
                 if self.stalled.get((consumer.name, partition), 0.0) < self.clock.now and self.is_awake(consumer):
                     consumer.take(partition, most)
             if self.is_awake(consumer):
-                consumer.go_on(chance.choice([0, 0, 1, 2]))
+                consumer.go_on(chance.choice(self.copying))
         self._look()
 
     def _look(self) -> None:
