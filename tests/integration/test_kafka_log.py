@@ -11,6 +11,7 @@ from paramstream.eventlog.kafka.records import MAX_VALUE_BYTES
 from paramstream.eventlog.kafka.wire import TopicSettings, TopicUnknown, Wire
 from realkafka.owning import opened, sync_all, sync_fails
 from records.frames import PARTITION, Owner, append_all, as_pairs, read_all
+from reference.waiting import eventually
 
 LIMIT = 1 << 20
 
@@ -75,6 +76,30 @@ def test_a_second_claim_fences_the_first_owner_and_finds_all_it_wrote(log: Kafka
         with pytest.raises(ps.Fenced):
             partition.append(first.put())
         assert read_all(late) == first.events[:3] + second.events, "the record of the fenced owner is void"
+    finally:
+        other.close()
+
+
+def test_an_owner_that_writes_nothing_finds_another_claim_by_looking(log: KafkaEventLog, kafka: ps.KafkaLog) -> None:
+    first, second = Owner(), Owner()
+    partition = opened(log, first)
+    other = KafkaEventLog(kafka, LIMIT)
+    try:
+        late = other.open(PARTITION)
+        second.epoch, second.nonce, second.at = late.recover().last_claim, 100, first.at
+        list(late.claim(second.claim()))
+        append_all(late, [second.open_epoch()])
+        sync_all(late, second)
+        assert eventually(late.look), "nobody else is there"
+
+        def is_fenced() -> bool:
+            try:
+                assert not partition.look()
+            except ps.Fenced:
+                return True
+            return False
+
+        assert eventually(is_fenced)
     finally:
         other.close()
 

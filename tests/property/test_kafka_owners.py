@@ -179,6 +179,8 @@ class World:
     # Requests.
 
     def work(self, broker: Broker) -> None:
+        if self.chance.random() < 0.02:
+            broker.core.look()
         work = broker.core.work()
         if isinstance(work, Send):
             broker.request = Request(work.records)
