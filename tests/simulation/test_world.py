@@ -8,7 +8,7 @@ from simulation.play import a_world, play
 from simulation.regressions import REGRESSIONS, Regression
 from simulation.scenario import do, drawn
 
-SEEDS = 100
+SEEDS = 200
 HOSTILE_SEEDS = 20
 
 
