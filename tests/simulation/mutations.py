@@ -28,6 +28,7 @@ from paramstream.producers.session_core import SessionCore
 from paramstream.transport.messages import Refused
 
 from .mutation import Mutation, Patch
+from .mutations_disk import DISK
 from .mutations_shared import SHARED
 
 # --- what stands there instead --------------------------------------------------------------------------------------------
@@ -78,6 +79,7 @@ MUTATIONS = {
     mutation.name: mutation
     for mutation in [
         *SHARED,
+        *DISK,
         Mutation(
             "gate",
             "an event is applied only once what it depends on is",

@@ -93,6 +93,7 @@ def first_bad_event(scenario: Scenario, lines: int = 25) -> FirstBadEvent | None
 
 
 def _stuck(world: World) -> list[str]:
+    world.check_logs()
     return [f"stuck: {left}" for left in world.unsettled()]
 
 
