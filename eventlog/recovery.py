@@ -95,8 +95,8 @@ class Recovery:
             self._pass_over(segments, unread, segment)
             unread.clear()
             segments.append(segment)
-        for number, error in reversed(unread):
-            self._remove_unread(number, error, segments[-1].start if segments else START)
+        for number, problem in reversed(unread):
+            self._remove_unread(number, problem, segments[-1].start if segments else START)
         return segments
 
     def _pass_over(self, segments: list[Segment], unread: list[tuple[int, CorruptLog]], segment: Segment) -> None:
