@@ -122,6 +122,10 @@ def _as_numpy(name: str, value: object) -> npt.NDArray[Any]:
             item=name,
             remedy="Convert it, for example with numpy.asarray",
         )
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidEvent(
+            "a masked array cannot be published: a mask does not travel", item=name, remedy="Call filled(value) first"
+        )
     array: npt.NDArray[Any] = np.asarray(cast("Any", value))
     return array
 
@@ -145,6 +149,16 @@ def _describe_torch(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
             item=name,
             remedy="Gather it on every rank first: value.full_tensor(), then publish from one rank",
         )
+    if isinstance(value, torch.masked.MaskedTensor):
+        raise InvalidEvent(
+            "a masked tensor cannot be published: a mask does not travel",
+            item=name,
+            remedy="Call to_tensor(value) first",
+        )
+    if value.is_nested:
+        raise InvalidEvent("a nested tensor is not dense", item=name, remedy="Publish what it holds, one tensor a name")
+    if torch.nn.parameter.is_lazy(value):
+        raise InvalidEvent("a lazy parameter has no shape yet", item=name, remedy="Call the module once first")
     if value.layout is not torch.strided:
         raise InvalidEvent(f"a tensor of layout {value.layout} is not dense", item=name, remedy="Call to_dense()")
     if value.is_quantized:

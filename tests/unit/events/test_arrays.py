@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -77,6 +77,25 @@ def test_what_is_no_dense_supported_array_is_refused_by_name(value: object) -> N
     with pytest.raises(InvalidEvent) as caught:
         describe("layer.w", value)
     assert caught.value.item == "layer.w"
+
+
+@pytest.mark.parametrize("mask", [[False, True], [False, False]])
+def test_what_lies_under_a_mask_is_not_published(mask: list[bool]) -> None:
+    masked = cast("Any", np.ma).array([1.0, 2.0], mask=mask)
+    for value in (masked, masked[:1], np.ma.masked):
+        for read in (describe, row_major):
+            with pytest.raises(InvalidEvent, match=r"'layer\.w'\)\. Call filled\(value\) first"):
+                read("layer.w", value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of")
+def test_a_tensor_that_is_more_than_its_values_is_refused_by_name() -> None:
+    masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for value in (masked, nested, torch.nn.UninitializedParameter()):
+        with pytest.raises(InvalidEvent) as caught:
+            describe("layer.w", value)
+        assert caught.value.item == "layer.w"
 
 
 def test_an_impossible_shape_is_refused() -> None:
