@@ -133,6 +133,8 @@ class SimFleet:
         self._fleet: Fleet | None = None
         self._questions: dict[int, Question] = {}
         self._numbers = count(1)
+        self.joins: list[tuple[float, Joined]] = []
+        """(when it was asked, what was answered)."""
         self.is_over = False
 
     @property
@@ -210,7 +212,9 @@ class SimFleet:
     def ask(self, call: Call, done: Done) -> None:
         """Nothing where it is over; no answer where it ends meanwhile."""
         if self._fleet is not None and not self.is_over:
-            number = next(self._numbers)
+            number, asked_at = next(self._numbers), self.clock.now
+            if isinstance(call, Join):
+                done = self._noted(done, asked_at)
             question = Question(number, call, KINDS[type(call)], done, self.clock.now + ANSWER_S, waits=False)
             self._questions[number] = question
             question.ask(self._fleet)
@@ -295,6 +299,14 @@ class SimFleet:
         else:
             del self._questions[response.id]
             question.done(*outcome)
+
+    def _noted(self, done: Done, asked_at: float) -> Done:
+        def noted(answer: Any, error: ParamstreamError | None) -> None:
+            if isinstance(answer, Joined):
+                self.joins.append((asked_at, answer))
+            done(answer, error)
+
+        return noted
 
     def _told(self, call: Call) -> Done:
         def done(answer: Any, error: ParamstreamError | None) -> None:

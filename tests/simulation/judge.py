@@ -52,7 +52,7 @@ def safety_problems(world: World) -> list[str]:
     found = _named("log", (problem for log in world.disk.logs.values() for problem in log.problems))
     found += _named("outcomes", _outcomes(world)) + _named("pasts", _pasts_stand(world))
     if isinstance(world, SharedWorld):
-        found += _named("told", world.wrongly_told())
+        found += _named("told", world.wrongly_told()) + _named("joins", world.joined_too_late())
     found += _named("fenced", _fenced_stay_out(world)) + _named("fenced", _fenced_rightly(world))
     for consumer in world.consumers:
         found += _named("delivery", consumer.told_problems())

@@ -25,7 +25,7 @@ from paramstream.eventlog.kafka.recovery import find
 from paramstream.eventlog.kafka.scan import Place, Scan
 from paramstream.eventlog.kafka.tail import Tail
 from paramstream.eventlog.kafka.thread import KafkaThread
-from paramstream.events.codec import Buffer, EventFrame, decode_event
+from paramstream.events.codec import MAGIC, Buffer, EventFrame, decode_event, read_prefix
 from paramstream.events.kinds import LOG_ONLY_KINDS, Kind
 
 from .clock import Clock
@@ -80,6 +80,8 @@ class SharedKafka:
         """Until then nothing lands, nothing is answered, nothing can be read."""
         self.cut_until: dict[str, float] = {}
         """Broker → until when it does not reach Kafka, nor Kafka it."""
+        self.claims: list[tuple[float, EventFrame]] = []
+        """When each of them landed."""
         self._partitions: dict[PartitionId, KafkaInMemory] = {}
         self._flying: list[Request] = []
         self._landed: list[Request] = []
@@ -128,6 +130,9 @@ class SharedKafka:
 
     def _land(self, request: Request) -> None:
         request.offset = request.kafka.land(request.batch)
+        for _, value in request.batch:
+            if bytes(value[:2]) == MAGIC and read_prefix(value).kind is Kind.CLAIM:
+                self.claims.append((self.clock.now, decode_event(value)))
         if request not in self._landed:
             self._landed.append(request)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from paramstream.brokers.owned import META
 from paramstream.brokers.partition import PartitionCore
-from paramstream.consistency.position import MAX_OFFSET, START
+from paramstream.consistency.position import MAX_OFFSET, START, epoch_of
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import ParamstreamError
 from paramstream.transport.calls import AwaitDurable, Call, CreateTopic, DescribePartitions, ListTopics
@@ -106,6 +106,7 @@ class SharedWorld(World):
         self.fleets: dict[Client, SimFleet] = {}
         self.told: list[tuple[PartitionId, int, bool]] = []
         """(partition, position, whether it is lost) of what brokers have answered."""
+        self.every_fleet: list[SimFleet] = []
         self._lives: dict[Client, int] = {}
         self._numbers: dict[Client, int] = {}
         """Of clients, as they first connect."""
@@ -323,6 +324,7 @@ class SharedWorld(World):
         hello = Hello(FORMAT, link=link, turn=self._greeted)
         fleet = SimFleet(client, hello, self.network, self.clock, chance, self._process_at)
         self.fleets[client] = fleet
+        self.every_fleet.append(fleet)
         fleet.greet(self.names[self._greeted % len(self.names)])
 
     def _process_at(self, name: str) -> Server | None:
@@ -345,6 +347,18 @@ class SharedWorld(World):
 
         if fleet is not None:
             fleet.ask(AwaitDurable(tuple(positions)), done)
+
+    def joined_too_late(self) -> list[str]:
+        """Joins that were asked for when another claim stood, and yet answered."""
+        claims = [(at, frame.partition_id, epoch_of(frame.position)) for at, frame in self.kafka.claims]
+        return [
+            f"a join of epoch {joined.epoch:x} of {partition} was answered, asked for after {epoch:x} was claimed"
+            for fleet in self.every_fleet
+            for asked_at, answer in fleet.joins
+            for joined in answer.partitions
+            for at, partition, epoch in claims
+            if (joined.topic, joined.partition) == partition and at < asked_at and epoch > joined.epoch
+        ]
 
     def wrongly_told(self) -> list[str]:
         """What was said to be lost, and stands; or was said to be durable, and does not."""
