@@ -50,7 +50,7 @@ DISK = [
         (Patch(LocalPartition, "sync", _a_failed_sync_is_tried_again),),
         "log: the log of",
         seeds=400,
-        found_at=41,
+        found_at=197,
         kind="alone",
     ),
     Mutation(
@@ -59,7 +59,7 @@ DISK = [
         (Patch(Recovery, "_write_again", _nothing_is_written_again),),
         "log: the log of",
         seeds=1000,
-        found_at=250,
+        found_at=133,
         kind="alone",
     ),
 ]
