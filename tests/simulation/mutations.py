@@ -29,6 +29,7 @@ from paramstream.transport.messages import Refused
 
 from .mutation import Mutation, Patch
 from .mutations_disk import DISK
+from .mutations_replicas import REPLICAS
 from .mutations_shared import SHARED
 
 # --- what stands there instead --------------------------------------------------------------------------------------------
@@ -79,6 +80,7 @@ MUTATIONS = {
     mutation.name: mutation
     for mutation in [
         *SHARED,
+        *REPLICAS,
         *DISK,
         Mutation(
             "gate",
