@@ -293,8 +293,8 @@ class LocalPartition:
     def _move_on(self, failure: OSError, frame: memoryview | None) -> None:
         """A write or sync failed: only what an earlier sync covers still counts in the newest file. Both locks are held.
 
-        That is marked first, and the count of failures raised; then the file ends at its last sync, and the rest, with `frame` behind it, goes
-        to a new one that is synced at once. Where that fails too the partition is broken for good.
+        That is marked first, and the count of failures raised; then the file ends at its last sync, and the rest goes to a new one that is
+        synced at once, with `frame` behind it. Where that fails too the partition is broken for good.
         """
         try:
             if self._end_file is not None:
@@ -313,15 +313,19 @@ class LocalPartition:
 
     def _rewrite(self, frame: memoryview | None) -> None:
         rest = [view for _, view in self._unsynced]
-        if frame is not None:
-            rest.append(frame)
         self._end_at_last_sync(self._segments[-1])
         self._unsynced.clear()
         self._counting = Counting(self._synced)
         for number, view in enumerate(rest):
             self._place(read_prefix(view), view, new_file=number == 0)
-        self._disk.sync(self._handle)
-        self._take_synced(self._segments[-1].end, self._counting.point)
+        if rest:
+            self._disk.sync(self._handle)
+            self._take_synced(self._segments[-1].end, self._counting.point)
+        else:
+            self._record_end()
+        if frame is not None:
+            # Not under that sync: where it fails the frame is refused, and must not stand after all.
+            self._place(read_prefix(frame), frame, new_file=not rest)
 
     def _end_at_last_sync(self, newest: Segment) -> None:
         self._generation += 1

@@ -47,4 +47,8 @@ REGRESSIONS = [
             "40 rest, 41 rest, 42 rest, 43 put, 47 beat",
         ),
     ),
+    Regression(
+        "what the log had refused stood after a power failure",
+        Scenario.of(1797, "1 rest, 4 fail disk, 6 put, 7 fail disk, 16 put, 24 end broker"),
+    ),
 ]

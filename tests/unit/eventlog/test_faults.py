@@ -314,6 +314,24 @@ def test_what_recovery_kept_is_stored_though_whoever_met_a_failed_sync_was_kille
     assert as_pairs(partition.recover().records) == kept
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_what_the_log_refused_does_not_stand_after_a_power_failure(seed: int) -> None:
+    files, chance, owner = SimFiles(), random.Random(seed), Owner()
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    append_all(partition, [owner.put()])
+    # The first sync is of the count of failures, the second one of what goes to a new file.
+    files.faults += [Fault("write", errno.EIO, 0, 1, chance), Fault("sync", errno.EIO, 1, 1, chance)]
+    refused = owner.put()
+    with pytest.raises(CorruptLog, match="cannot write"):
+        partition.append(refused)
+    files.fail_power(chance)
+    partition = LocalLog(Path("/log"), LIMIT, boot="2", disk=files).open(PARTITION)
+    assert read_prefix(refused).position not in [at for at, _ in as_pairs(partition.recover().records)]
+
+
 def test_a_count_that_could_not_be_raised_is_raised_before_anything_is_cut(broker: Broker) -> None:
     stands = list(broker.owner.events)
     append_all(broker.partition, [broker.owner.put()])
