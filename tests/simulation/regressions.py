@@ -51,4 +51,18 @@ REGRESSIONS = [
         "what the log had refused stood after a power failure",
         Scenario.of(1797, "1 rest, 4 fail disk, 6 put, 7 fail disk, 16 put, 24 end broker"),
     ),
+    Regression(
+        "a fetch amidst a reread of a log in Kafka was answered with a gap",
+        Scenario.of(
+            76,
+            "0 rest, 2 rest, 3 rest, 7 rest, 35 rest, 36 rest, 37 rest, 38 rest, 39 rest, 40 rest, 41 rest, 42 rest, 44 rest, 46 rest",
+        ),
+    ),
+    Regression(
+        "a replica was told by a broker that was taken over that the log is older than what it had",
+        Scenario.of(
+            12,
+            "0 rest, 9 pause broker, 10 rest, 11 rest, 29 rest, 30 rest, 32 rest, 33 rest, 42 rest, 43 rest, 44 rest, 48 rest",
+        ),
+    ),
 ]

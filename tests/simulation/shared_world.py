@@ -263,7 +263,9 @@ class SharedWorld(World):
 
     @property
     def is_served(self) -> bool:
-        return all(self.owner_of(partition) is not None for partition in self.partitions())
+        """By those whose claims stand: what a broker that was taken over says of where a log ends is no promise."""
+        owned = [(partition, self.owner_of(partition)) for partition in self.partitions()]
+        return all(core is not None and core.epoch == self.standing.log(p).claims()[-1] for p, core in owned)
 
     def _serving(self) -> list[SimProcess]:
         """All brokers of one generation, where all of it is served."""
