@@ -46,7 +46,7 @@ SHARED = [
         (Patch(OwnerCore, "met", _claims_of_others_are_passed_over),),
         "was durable and stands in",
         seeds=200,
-        found_at=4,
+        found_at=16,
         kind="shared",
     ),
     Mutation(
