@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-from ..consistency.checking import Model, Verdict, check_history
+from ..consistency.checking import Model, Verdict, read_history
 from ..consistency.operations import value_text
 from ..consistency.witness import Witness
 from ..errors import InvalidHistory
 from .options import add_json
-from .output import print_json
+from .output import Progress, print_json
 
 NAME: str = "check"
 HELP: str = "check a recorded history: OK, or VIOLATION and a smallest witness; exit code 1 then, 2 for a bad file"
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        verdict = check_history(arguments.files, Model(arguments.model))
+        verdict = _check(arguments.files, Model(arguments.model))
     except (InvalidHistory, OSError) as error:
         print(f"paramstream: {error}", file=sys.stderr)
         return BAD_FILE
@@ -56,6 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(verdict)
     return 0 if verdict.ok else 1
+
+
+def _check(files: Sequence[Path], model: Model) -> Verdict:
+    with Progress("reading", sum(file.stat().st_size for file in files)) as reading:
+        history = read_history(files, reading.add)
+    with Progress(f"checking {len(history.operations)} operations", 0):
+        return history.check(model)
 
 
 def _print(verdict: Verdict) -> None:

@@ -31,7 +31,7 @@ def table_lines(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> li
 
 
 class Progress:
-    """A line on standard error that says how much of `total` bytes is done; nothing at all where that is no terminal."""
+    """A line on standard error that says what is done, and how much of `total` bytes; nothing at all where that is no terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -46,7 +46,8 @@ class Progress:
         if self._shown and now - self._drawn_at >= REDRAW_S:
             self._drawn_at = now
             share = f" {100 * self._done // self._total:3d} %" if self._total else ""
-            sys.stderr.write(f"\r\x1b[K{self._what}{share} ({self._done / 2**20:.0f} MiB)")
+            size = f" ({self._done / 2**20:.0f} MiB)" if self._done else ""
+            sys.stderr.write(f"\r\x1b[K{self._what}{share}{size}")
             sys.stderr.flush()
 
     def __enter__(self) -> Self:

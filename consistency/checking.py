@@ -10,7 +10,7 @@ if not verdict.ok and verdict.witness:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -75,30 +75,29 @@ class Verdict:
 
 
 def check_history(files: Sequence[str | os.PathLike[str]], model: Model) -> Verdict:
-    """Reads the files, one after the other, as one history and checks it.
+    """Reads the files as `read_history` does, and checks what they hold for `model`. Raises what that raises."""
+    return read_history(files).check(model)
 
-    What one process did may stand in several files, in their order. Writes and reads are checked for `model`, delivery lines for
-    the order that their replica promises. Needs some 700 bytes of memory for each operation, and 4 for each operation and
+
+def read_history(
+    files: Sequence[str | os.PathLike[str]], progress: Callable[[int], None] = lambda nbytes: None
+) -> History:
+    """Reads the files, one after the other, as one history; what one process did may stand in several, in their order.
+
+    `progress` is called with the bytes of each line. Needs some 700 bytes of memory for each operation, and 4 for each operation and
     process that writes. Raises `InvalidHistory` for a bad file or one that is too large, `OSError` for one that cannot be read.
     """
     builder, deliveries = OperationsBuilder(), Deliveries()
     for file in files:
         builder.add_file(file)
-        for number, line in read_lines(file):
+        for number, line in read_lines(file, progress):
             if isinstance(line, Write | Read | Lost):
                 builder.add(number, line)
             else:
                 deliveries.add(os.fspath(file), number, line)
     operations = builder.build()
     _refuse_too_large(operations)
-    return Verdict(
-        model=model,
-        operations=len(operations),
-        deliveries=deliveries.lines,
-        witness=find_witness(operations, FINDERS[model]),
-        faults=tuple(deliveries.faults),
-        fault_count=deliveries.fault_count,
-    )
+    return History(operations, deliveries)
 
 
 def _refuse_too_large(operations: Operations) -> None:
@@ -107,6 +106,25 @@ def _refuse_too_large(operations: Operations) -> None:
         raise InvalidHistory(
             f"{len(operations)} operations with {writers} processes that write are too many to check together",
             remedy="Check a part: the lines of fewer keys, or of fewer processes with all that they read",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A history that was read."""
+
+    operations: Operations
+    deliveries: Deliveries
+
+    def check(self, model: Model) -> Verdict:
+        """Writes and reads are checked for `model`; delivery lines were, as they came, for the order that their replica promises."""
+        return Verdict(
+            model=model,
+            operations=len(self.operations),
+            deliveries=self.deliveries.lines,
+            witness=find_witness(self.operations, FINDERS[model]),
+            faults=tuple(self.deliveries.faults),
+            fault_count=self.deliveries.fault_count,
         )
 
 

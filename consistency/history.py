@@ -13,7 +13,7 @@ named "topic/number" there. Unknown fields are ignored; an unknown `op` is a bad
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -124,15 +124,18 @@ def encode_line(line: Line) -> bytes:
     return _encoder.encode(line) + b"\n"
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Line]]:
+def read_lines(
+    path: str | os.PathLike[str], progress: Callable[[int], None] = lambda nbytes: None
+) -> Iterator[tuple[int, Line]]:
     """Every line of a file with its number, from 1 on; blank ones are passed over. Holds one line at a time.
 
-    Raises `InvalidHistory` naming file, line and what is wrong there, `OSError` for a file that cannot be read.
+    `progress` is called with the bytes of each line. Raises `InvalidHistory` naming file, line and what is wrong there, `OSError` for a file that cannot be read.
     """
     with open(path, "rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_NBYTES + 1):
             number += 1
+            progress(len(raw))
             if len(raw) > MAX_LINE_NBYTES:
                 raise bad_line(path, number, f"longer than {MAX_LINE_NBYTES} bytes", "One operation goes on one line")
             if raw.isspace():

@@ -1,6 +1,7 @@
 """`paramstream check`: what it prints, and its exit codes."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,17 @@ def test_a_file_that_cannot_be_read_exits_with_2(tmp_path: Path, capsys: Capture
     for path in (tmp_path / "missing.jsonl", tmp_path):
         assert main(["check", str(path)]) == 2
         assert str(path) in capsys.readouterr().err
+
+
+def test_on_a_terminal_it_says_what_it_is_at_and_in_a_pipe_nothing(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, BACKWARDS[:3])
+    assert main(["check", path]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["check", path]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "OK\n"
+    reading, checking = captured.err.index("reading   0 %"), captured.err.index("checking 3 operations")
+    assert reading < checking and captured.err.endswith("\r\x1b[K")
