@@ -152,18 +152,12 @@ class Replica:
             raise
         self._core = SubscriptionCore(ordering, self._scope.starts, durable_only=durable_only)
         beginning.begin(self._core)
-        self._recorder = (
-            None
-            if history is None
-            else ReplicaRecorder(
-                history,
-                process_name(self.name, hello.incarnation),
-                ordering,
-                self._core,
-                self._applier,
-                directory.name_of,
-            )
-        )
+        self._recorder: ReplicaRecorder | None = None
+        if history is not None:
+            process = process_name(self.name, hello.incarnation)
+            self._recorder = ReplicaRecorder(
+                history, process, ordering, self._core, self._applier, directory.name_of
+            )  # fmt: skip
         self._sink = ReplicaSink(
             self.name,
             self._core,

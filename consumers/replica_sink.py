@@ -98,12 +98,7 @@ class ReplicaSink:
         self.fetching: dict[PartitionId, int] = {}
         """The commit of a version that is fetched once more, to be served next. Replaced as a whole."""
         self.jumps = Jumps(
-            core,
-            applier,
-            self.changed,
-            every_version=every_version,
-            on_jump=self._goes_on,
-            on_stuck=self._stands_still,
+            core, applier, self.changed, every_version=every_version, on_jump=self._goes_on, on_stuck=self._stands_still
         )
         self._switched: deque[VersionInfo] = deque()
         self._broker = ""
