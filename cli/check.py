@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..consistency.checking import Model, Verdict, read_history
-from ..consistency.operations import value_text
+from ..consistency.operations import name_text, value_text
 from ..consistency.witness import Witness
 from ..errors import InvalidHistory
 from .options import add_json
@@ -69,7 +69,7 @@ def _check(files: Sequence[Path], model: Model) -> Verdict:
 def _print(verdict: Verdict) -> None:
     print("OK" if verdict.ok else "VIOLATION")
     for fault in verdict.faults:
-        print(f"delivery to {fault.process}: {fault.problem} (line {fault.line} of {fault.file})")
+        print(f"delivery to {name_text(fault.process)}: {name_text(fault.problem)} (line {fault.line} of {fault.file})")
     if verdict.fault_count > len(verdict.faults):
         print(f"delivery: {verdict.fault_count - len(verdict.faults)} more lines")
     if verdict.witness is not None:
@@ -85,8 +85,8 @@ def witness_lines(witness: Witness) -> list[str]:
     several = len({operation.file for operation in witness.operations}) > 1
     lines: list[str] = []
     for process, operations in groupby(witness.operations, lambda operation: operation.process):
-        lines.append(f"{process}:")
+        lines.append(f"{name_text(process)}:")
         for each in operations:
             file = f"  {each.file}" if several else ""
-            lines.append(f"  {each.line:>7}  {each.op} {each.key} = {value_text(each.value)}{file}")
+            lines.append(f"  {each.line:>7}  {each.op} {name_text(each.key)} = {value_text(each.value)}{file}")
     return lines

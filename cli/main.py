@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Protocol
 
 from ..errors import ParamstreamError
@@ -75,9 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # argparse has printed help (0) or what is wrong (2).
         return ended.code if isinstance(ended.code, int) else WRONG_USAGE
     set_up_logs()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A name that this terminal's encoding lacks is written as an escape; standard error does so by itself.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # Unlike `sys.stdout.flush`, where that was closed, too.
     except ParamstreamError as error:
         print(f"paramstream: {error.code}: {error}", file=sys.stderr)
         return FAILED

@@ -206,8 +206,14 @@ class OperationsBuilder:
 
 
 def value_text(value: Scalar | None) -> str:
-    """As it stands in a file."""
-    return json.dumps(value, ensure_ascii=False)
+    """As it stands in a file, on one line that can be shown."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
+
+
+def name_text(name: str) -> str:
+    """A process or key in text: itself, or as it stands in a file where it has characters that no line can show."""
+    return name if name.isprintable() else json.dumps(name)
 
 
 def operations_of(lines: Iterable[Line]) -> Operations:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from .constraints import Edge
-from .operations import Operations, value_text
+from .operations import Operations, name_text, value_text
 from .patterns import Violation
 
 
@@ -65,11 +65,11 @@ class Wording:
         return f"{self._process(operation)} {did} {self._item(operation)} ({self._place(operation)})"
 
     def _process(self, operation: int) -> str:
-        return self._operations.line(operation).process
+        return name_text(self._operations.line(operation).process)
 
     def _item(self, operation: int) -> str:
         line = self._operations.line(operation)
-        return f"{line.key}={value_text(line.value)}"
+        return f"{name_text(line.key)}={value_text(line.value)}"
 
     def _place(self, operation: int) -> str:
         line = self._operations.line(operation)

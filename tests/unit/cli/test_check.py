@@ -1,5 +1,6 @@
 """`paramstream check`: what it prints, and its exit codes."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -50,6 +51,31 @@ def test_a_witness_from_several_files_names_them(tmp_path: Path, capsys: Capture
     first, second = save(tmp_path, BACKWARDS[:3], "a.jsonl"), save(tmp_path, BACKWARDS[3:], "b.jsonl")
     assert main(["check", first, second]) == 1
     assert f"        1  r x = 1  {second}" in capsys.readouterr().out.splitlines()
+
+
+def test_names_that_no_line_can_show_are_quoted_as_in_the_file(tmp_path: Path, capsys: Captured) -> None:
+    process, key = "a\nb", "t#01/kv/\x00\x1b[31m"
+    lines: list[Line] = [Write(process, key, "\x7f"), Read(process, key, None), Apply("r\r", "m\t/0", 7)]
+    assert main(["check", save(tmp_path, lines)]) == 1
+    said = capsys.readouterr().out
+    assert all(line.isprintable() for line in said.splitlines())
+    assert said.splitlines()[-3:] == [
+        r'"a\nb":',
+        r'        1  w "t#01/kv/\u0000\u001b[31m" = "\u007f"',
+        r'        2  r "t#01/kv/\u0000\u001b[31m" = null',
+    ]
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(["check", save(tmp_path, [Write("é中", "x", 1), Read("é中", "x", None)])]) == 1
+    assert shown.getvalue().decode().splitlines()[-3] == r"\xe9\u4e2d:"
+
+
+def test_where_standard_output_is_closed_the_exit_code_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["check", save(tmp_path, BACKWARDS[:2])]) == 0
 
 
 def test_a_fault_of_delivery_is_a_violation_with_its_line(tmp_path: Path, capsys: Captured) -> None:
