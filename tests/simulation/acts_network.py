@@ -56,7 +56,7 @@ ACTS = [
     Act("reset", reset, 2),
     Act("stall", stall, 8),
     Act("fill pipes", fill_pipes, 2),
-    Act("cut one way", cut_one_way, 1),
-    Act("slow down", slow_down, 1),
+    Act("cut one way", cut_one_way, 4),
+    Act("slow down", slow_down, 3),
     Act("pause", pause, 1),
 ]

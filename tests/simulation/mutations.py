@@ -104,7 +104,7 @@ MUTATIONS = {
             (Patch(Past, "observe", _nothing_was_seen),),
             "before",
             seeds=50,
-            found_at=5,
+            found_at=10,
         ),
         Mutation(
             "undo",
@@ -112,7 +112,7 @@ MUTATIONS = {
             (Patch(BeforeImages, "undo", _nothing_is_taken_back),),
             "the log says",
             seeds=200,
-            found_at=13,
+            found_at=9,
         ),
         Mutation(
             "durable only",
@@ -120,7 +120,7 @@ MUTATIONS = {
             (Patch(Followed, "is_durable", _accepted_is_durable),),
             "was shown durable events only",
             seeds=200,
-            found_at=17,
+            found_at=12,
         ),
         Mutation(
             "seen is not sent again",
@@ -128,7 +128,7 @@ MUTATIONS = {
             (Patch(partition, "may_resend", _everything_goes_again),),
             "it stands",
             seeds=2000,
-            found_at=13,
+            found_at=33,
         ),
         Mutation(
             "epoch of an event",
@@ -136,7 +136,7 @@ MUTATIONS = {
             (Patch(PartitionCore, "_check_session", _any_epoch_will_do),),
             "has not joined",
             seeds=400,
-            found_at=30,
+            found_at=11,
         ),
         Mutation(
             "fence of a session",
@@ -152,7 +152,7 @@ MUTATIONS = {
             (Patch(Gate, "passed", _passed_counts_at_the_target),),
             "stuck",
             seeds=400,
-            found_at=2,
+            found_at=5,
         ),
     ]
 }

@@ -50,7 +50,7 @@ DISK = [
         (Patch(LocalPartition, "sync", _a_failed_sync_is_tried_again),),
         "log: the log of",
         seeds=400,
-        found_at=197,
+        found_at=74,
         kind="alone",
     ),
     Mutation(

@@ -74,7 +74,7 @@ REPLICAS = [
         ),
         "went back behind what was copied",
         seeds=1000,
-        found_at=71,
+        found_at=4,
     ),
     Mutation(
         "ceiling durable",
@@ -82,7 +82,7 @@ REPLICAS = [
         (Patch(Taking, "_settles", _at_once),),
         "cannot begin with",
         seeds=200,
-        found_at=1,
+        found_at=9,
     ),
     Mutation(
         "floor before the copy",
@@ -90,7 +90,7 @@ REPLICAS = [
         (Patch(taking._Copy, "record", _from_where_the_copy_ended),),  # pyright: ignore[reportPrivateUsage]
         "the events say",
         seeds=1000,
-        found_at=134,
+        found_at=68,
     ),
     Mutation(
         "nothing before the ceiling",
@@ -106,7 +106,7 @@ REPLICAS = [
         (Patch(Gate, "vector", _positions_alone),),
         "before",
         seeds=2000,
-        found_at=357,
+        found_at=152,
     ),
     Mutation(
         "stale",
@@ -122,6 +122,6 @@ REPLICAS = [
         (Patch(ChangelogCore, "marker", _from_where_it_was_looked_up),),
         "the events say",
         seeds=1000,
-        found_at=71,
+        found_at=4,
     ),
 ]

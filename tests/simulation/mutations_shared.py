@@ -55,7 +55,7 @@ SHARED = [
         (Patch(OwnerCore, "acked", _every_ack_is_believed),),
         "was durable and stands in",
         seeds=400,
-        found_at=20,
+        found_at=16,
         kind="shared",
     ),
     Mutation(
@@ -73,7 +73,7 @@ SHARED = [
         (Patch(Calls, "_confirmed_by", _answers_wait_for_no_record),),
         "joins: ",
         seeds=200,
-        found_at=4,
+        found_at=16,
         kind="shared",
     ),
 ]
