@@ -29,7 +29,7 @@ class Mutation:
     seeds: int
     """From seed 1 on it is caught within so many."""
     found_at: int
-    """A seed that is known to catch it, so that the tests need not look for it. Another one after a change is no failure."""
+    """A seed that is known to catch it, so that the tests need not look long. After a change it may be another one: write that down."""
     kind: Kind | None = None
     """Of the worlds that it is looked for in; None: of any."""
 

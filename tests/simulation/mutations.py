@@ -3,8 +3,8 @@
 A mutation is data. To add one: say which rule is switched off, give its patches (whose attribute, and what stands there
 instead), and a text that the problem found by it must contain, so that nothing else passes for it. Then let
 `python -m simulation --mutations` look for the first seed that finds it, and write that down as `found_at` with a `seeds` well
-above it. The tests try `found_at` first, and then, as `--mutations` does, all from seed 1 on: any change of the worlds may make
-another seed the first one, which costs the tests some seconds until it is written down.
+above it. The tests try `found_at` first, and then, as `--mutations` does, from seed 1 on, but for a minute only: any change of the
+worlds may make another seed the first one, which costs the tests some seconds until it is written down, and fails where it is a late one.
 """
 
 from __future__ import annotations
