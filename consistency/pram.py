@@ -35,16 +35,22 @@ def find_pram(operations: Operations) -> Iterator[Violation]:
         yield from _find_in(writes, process)
 
 
+STRIDES = 64
+"""The reads of a process that break PRAM are cut into so many, and those strides that are too many at the end are left out: one by
+one it would take a check of all reads for each binary digit of their number.
+"""
+
+
 def _find_in(writes: _Writes, process: int) -> Iterator[Violation]:
-    """What the fewest first reads of the process break: the fewer there are, the shorter is what explains it."""
+    """What the first reads of the process break, about the fewest that do: the fewer there are, the shorter is what explains it."""
     first, end = writes.operations.starts[process : process + 2]
     reads = np.flatnonzero(~writes.operations.is_write[first:end]) + first
     if not len(reads) or not _Reader(writes, process, reads).is_broken():
         return
-    fewest = bisect_left(
-        range(len(reads)), True, key=lambda last: _Reader(writes, process, reads[: last + 1]).is_broken()
-    )
-    yield from _Reader(writes, process, reads[: fewest + 1]).find()
+    stride = -(-len(reads) // STRIDES)
+    ends = range(stride, len(reads), stride)
+    fewest = bisect_left(ends, True, key=lambda end: _Reader(writes, process, reads[:end]).is_broken())
+    yield from _Reader(writes, process, reads[: stride * (fewest + 1)]).find()
 
 
 class _Writes:

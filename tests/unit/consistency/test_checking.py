@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from paramstream.consistency import pram
 from paramstream.consistency.checking import KEPT_FAULTS, Model, check_history
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.history import Apply, Follow, Line, Lost, Read, Undo, Write, encode_line
@@ -84,6 +85,24 @@ def test_a_witness_is_found_among_thousands_of_other_operations(tmp_path: Path, 
     verdict = check_history([save(tmp_path, *others[:3000], *broken, *others[3000:])], model)
     assert verdict.witness is not None
     assert [operation.line for operation in verdict.witness.operations] == [3001, 3002, 3003, 3004]
+
+
+def test_a_late_violation_of_pram_costs_a_few_checks_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = 0
+    saturate = pram._Reader._saturate  # pyright: ignore[reportPrivateUsage]
+
+    def counted(reader: pram._Reader) -> None:  # pyright: ignore[reportPrivateUsage]
+        nonlocal checks
+        checks += len(reader._before) > 1_000  # pyright: ignore[reportPrivateUsage]
+        saturate(reader)
+
+    monkeypatch.setattr(pram._Reader, "_saturate", counted)  # pyright: ignore[reportPrivateUsage]
+    lines: list[Line] = [each for n in range(5_000) for each in (Write("t", "x", n), Read("r", "x", n))]
+    verdict = check_history([save(tmp_path, *lines, Read("r", "x", 4_000))], Model.PRAM)
+    assert verdict.witness is not None and len(verdict.witness.operations) == 4
+    assert 1 < checks < 10
 
 
 def test_what_was_lost_is_left_out_with_all_its_reads_wherever_that_is_said(tmp_path: Path) -> None:
