@@ -15,6 +15,7 @@ from ..consistency.history import Line, Lost, Read, Write
 from ..consistency.position import epoch_of
 from ..consistency.vector import PartitionId, VersionVector
 from ..events.recording import HistoryFile, Token, item_key, items_written, process_name, topic_label
+from ..transport.calls import JoinedPartition, PartitionRecord
 from ..transport.messages import Heads
 from .calls import Event
 
@@ -118,15 +119,13 @@ class SessionRecorder:
             if found is not None:
                 found.position = position
 
-    def ended(self, partition: PartitionId, epoch: int, ends: Iterable[tuple[int, int]]) -> None:
-        """The partition is in `epoch`, and the epochs before it ended so: what was accepted in those is lost, or durable."""
-        known = EpochEnds(ends)
-        written = self._written.get(partition, {})
-        for sequence, each in list(written.items()):
-            if known.is_lost(each.position):
-                self._declare_lost([written.pop(sequence)])
-            elif each.position and epoch_of(each.position) < epoch:
-                del written[sequence]
+    def stand(self, partitions: Iterable[JoinedPartition | PartitionRecord]) -> None:
+        """Where partitions stand, as brokers say. Comes before anything is sent that no longer rests on what is lost."""
+        for at in partitions:
+            partition = at.topic, at.partition
+            if isinstance(at, JoinedPartition):
+                self.accepted(partition, at.positions)
+            self._ended(partition, at.epoch, EpochEnds(at.ends))
 
     def durable(self, heads: Iterable[Heads]) -> None:
         """What is durable in the epoch of a head stays."""
@@ -143,6 +142,15 @@ class SessionRecorder:
                 del written[sequence]
 
     # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _ended(self, partition: PartitionId, epoch: int, ends: EpochEnds) -> None:
+        """The partition is in `epoch`: what was accepted in the epochs before it is lost, or durable."""
+        written = self._written.get(partition, {})
+        for sequence, each in list(written.items()):
+            if ends.is_lost(each.position):
+                self._declare_lost([written.pop(sequence)])
+            elif each.position and epoch_of(each.position) < epoch:
+                del written[sequence]
 
     def _declare_lost(self, events: Iterable[_Written]) -> None:
         lines: list[Line] = []

@@ -32,7 +32,6 @@ from ..transport.calls import (
     DescribePartitions,
     Join,
     Joined,
-    JoinedPartition,
     LastEvent,
     OpenProducer,
     PartitionRecord,
@@ -523,14 +522,6 @@ class Session:
             self._recorder.begins_anew()
         return effects
 
-    def _record_ends(self, partitions: Iterable[JoinedPartition | PartitionRecord]) -> None:
-        """Before anything is sent that no longer rests on what is lost."""
-        for at in partitions if self._recorder is not None else ():
-            assert self._recorder is not None
-            if isinstance(at, JoinedPartition):
-                self._recorder.accepted((at.topic, at.partition), at.positions)
-            self._recorder.ended((at.topic, at.partition), at.epoch, at.ends)
-
     def _ask(self, *, fresh: bool) -> None:
         """Join; a session that is closed or fenced only asks what became of its accepted events."""
         if self._over or self._live.fenced is not None:
@@ -549,7 +540,8 @@ class Session:
             with self._doing():
                 core = self._live
                 if found is not None:
-                    self._record_ends(found)
+                    if self._recorder is not None:
+                        self._recorder.stand(found)
                     self._run(core.stand(found))
                 elif isinstance(error, UnknownTopic):
                     self._run(core.forget_topic(topic))
@@ -570,7 +562,8 @@ class Session:
                     return
                 if answer is not None:
                     self.directory.learn_tables(answer.partitions)
-                    self._record_ends(answer.partitions)
+                    if self._recorder is not None:
+                        self._recorder.stand(answer.partitions)
                     self._run(core.joined(answer, fresh=fresh))
                 elif isinstance(error, Fenced):
                     self._run(core.fence(error, fresh=fresh))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -18,7 +18,6 @@ from paramstream.transport.calls import (
     DescribePartitions,
     Join,
     Joined,
-    JoinedPartition,
     OpenProducer,
     PartitionRecord,
 )
@@ -128,7 +127,7 @@ class SimProducer:
                     self._ask()
             case Told(call=DescribePartitions(), answer=list()) if core is not None:
                 found = cast("list[PartitionRecord]", item.answer)
-                self._record_ends(found)
+                self._recorder.stand(found)
                 self._do(core.stand(found))
             case Told(answer="Fenced" | Fenced()) if core is None:
                 self.fenced = True
@@ -239,7 +238,7 @@ class SimProducer:
         if self.core is None:
             self.core = SessionCore(self.name, self.incarnation, WINDOW_BYTES)
             self._recorder = SessionRecorder(self._history, self.name, self.incarnation, self._name_of)
-        self._record_ends(joined.partitions)
+        self._recorder.stand(joined.partitions)
         self._do(self.core.joined(joined, fresh=not self.core.is_joined))
 
     def _ask(self) -> None:
@@ -253,13 +252,6 @@ class SimProducer:
             return
         unconfirmed = self.core.unconfirmed() if self.core is not None else ()
         self.connection.send(Asked(Join(self.name, self.incarnation, unconfirmed)))
-
-    def _record_ends(self, partitions: Iterable[JoinedPartition | PartitionRecord]) -> None:
-        """As a session does it: before anything is sent that no longer rests on what is lost."""
-        for at in partitions:
-            if isinstance(at, JoinedPartition):
-                self._recorder.accepted((at.topic, at.partition), at.positions)
-            self._recorder.ended((at.topic, at.partition), at.epoch, at.ends)
 
     def _ask_what_stands(self) -> None:
         """Of what was accepted before it was fenced."""
