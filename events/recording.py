@@ -34,8 +34,10 @@ class HistoryFile:
         has the file open. Raises `InvalidEvent` where it cannot be written, or holds something else.
         """
         self._lock = threading.Lock()
-        self._waiting = b""
-        """What the file has not taken: never split, so that what comes next goes behind it."""
+        self._waiting = bytearray()
+        """What the file has not taken: never split, so that what comes next goes behind it. Sessions send nothing meanwhile; what
+        replicas apply is kept here.
+        """
         self.error: OSError | None = None
         """Why the file takes nothing at the moment."""
         try:
@@ -81,7 +83,7 @@ class HistoryFile:
             return False
         try:
             while self._waiting:
-                self._waiting = self._waiting[os.write(self._fd, self._waiting) :]
+                del self._waiting[: os.write(self._fd, self._waiting)]
         except OSError as error:
             self.error = error
             return False
