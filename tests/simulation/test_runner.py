@@ -23,14 +23,14 @@ def simulation(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedPro
 
 
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    told = [simulation("--seeds", "1:15", "--jobs", "1", hash_seed=seed) for seed in ("0", "1", "4711")]
+    told = [simulation("--seeds", "1:8", "--jobs", "1", hash_seed=seed) for seed in ("0", "1", "4711")]
     assert [run.returncode for run in told] == [0, 0, 0], told[0].stdout
     traces = {run.stdout.partition("trace ")[2].partition(",")[0] for run in told}
     assert len(traces) == 1 and "" not in traces
 
 
 def test_a_failing_seed_is_told_with_its_first_bad_event_and_a_short_scenario() -> None:
-    run = simulation("--seeds", "1:2", "--jobs", "1", "--mutation", "gate")
+    run = simulation("--seeds", "1", "--jobs", "1", "--mutation", "gate")
     assert run.returncode == 1
     assert "seed 1 fails" in run.stdout and "first bad event" in run.stdout and "Scenario.of(1, " in run.stdout
 
