@@ -124,7 +124,7 @@ class Calls:
             case ListReplicas():
                 reply.answer(self._reports.newest(call.topic))
             case DescribePartitions():
-                reply.answer(self._describe(call))
+                self._describe(call, reply)
             case PrepareCommit():
                 self._prepare_commit(call, reply)
             case AwaitDurable():
@@ -216,16 +216,19 @@ class Calls:
         # Whoever owns them knows them, and the others none.
         return self._partitions.healthy(weights).core.versions(call.commit) if self._partitions.is_here(weights) else []
 
-    def _describe(self, call: DescribePartitions) -> list[PartitionRecord]:
+    def _describe(self, call: DescribePartitions, reply: Reply) -> None:
         topic = self._topics.by_id(call.topic)
         now = self._monotonic_ns()
+        needs: dict[PartitionId, int] = {}
         records: list[PartitionRecord] = []
         for number in range(topic.partitions + 1):
             is_asked = call.partitions is None or number in call.partitions
             if is_asked and self._partitions.is_here((topic.id, number)):
                 owned = self._partitions.healthy((topic.id, number))
+                if call.proved:
+                    needs[topic.id, number] = self._confirmed_by(owned)
                 records.append(owned.core.describe(owned.log.start, now))
-        return records
+        self._pending.when(needs, lambda: reply.answer(records))
 
     def _prepare_commit(self, call: PrepareCommit, reply: Reply) -> None:
         topic = self._topics.by_id(call.topic)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import InvalidEvent, NotDurable, UnknownTopic
+from ..errors import EventLost, InvalidEvent, NotDurable, UnknownTopic
 from ..eventlog.open import path_of
 from ..transport.calls import TopicRecord
 from .applying import Applier
@@ -27,6 +29,8 @@ from .targets import newest_within
 
 _SNAPSHOT = "snapshot:"
 RESUME = "resume"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Beginning:
         """Find the snapshots in the folder that the replica begins with.
 
         Raises `NotDurable` where a topic with persistence "none" is to be resumed, `UnknownTopic` and `CorruptLog` where there is
-        no whole snapshot, `LogTruncated` where the log does not go on from it.
+        no whole snapshot, `LogTruncated` and `EventLost` where the log does not go on from it.
         """
         folder = self._start.folder
         for record in self._scope.records if folder is not None else ():
@@ -100,10 +104,18 @@ class Beginning:
                     raise
                 continue
             seed = Seed.of_snapshot(snapshot, self._scope.state_partitions(record))
+            self.check(seed, record)
+            self.use(seed)
+
+    def check(self, seed: Seed, record: TopicRecord) -> None:
+        """Whether the topic's log goes on from `seed`. Raises what `Seed.check` does."""
+
+        def check() -> None:
             for partition, at in self._scope.described.items():
                 if partition[0] == record.id:
                     seed.check(at, record.name, record.persistence)
-            self.use(seed)
+
+        self._go_by_proof(record, check)
 
     def fill(self, applier: Applier, make_link: MakeLink, name: str, deadline: float) -> None:
         """Put all of it into the replica's store. Raises what reading raises, `StorageFull`, and `LogTruncated` where something
@@ -121,6 +133,14 @@ class Beginning:
         """Tell the core what it begins with."""
         for seed in self._seeds:
             seed.begin(core)
+
+    def _go_by_proof(self, record: TopicRecord, attempt: Callable[[], T]) -> T:
+        """`attempt` goes by what was said of where the topic's partitions stand; once more where that says that something is lost."""
+        try:
+            return attempt()
+        except EventLost:
+            self._scope.prove(record)
+            return attempt()
 
     def _begin_weights(self, start: VersionVector[str], make_link: MakeLink, deadline: float) -> None:
         """Weights begin with the newest version of which all that it rests on has been seen at the vector: that is lowered so to
@@ -147,7 +167,8 @@ class Beginning:
         with KeeperCopies(make_link, name, deadline) as copies:
             for record in self._scope.records:
                 for number in trimmed.get(record.id, ()):
-                    self._fill_partition(applier, copies, record, (record.id, number))
+                    fill = partial(self._fill_partition, applier, copies, record, (record.id, number))
+                    self._go_by_proof(record, fill)
 
     def _fill_partition(
         self, applier: Applier, copies: KeeperCopies, record: TopicRecord, partition: PartitionId

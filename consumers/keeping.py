@@ -259,6 +259,7 @@ class Keeping:
         yield "latest", []
         if self._changelogs is not None:
             seed = seed_of(self._changelogs, record, [at.partition for at in described if at.start > START])
+            # Where a broker that was taken over has told where it stands, this may fail: the keeper tries again.
             for at in described:
                 seed.check(at, record.name, record.persistence)
             yield "latest", [seed]

@@ -45,6 +45,8 @@ class Scope:
             for record in self.records:
                 check_durable(record)
         self._durable_only = durable_only
+        self._directory = directory
+        self._deadline = deadline
         self.described: dict[PartitionId, PartitionRecord] = {}
         """Where each partition stood when it was asked."""
         self._begun: set[PartitionId] = set()
@@ -56,13 +58,18 @@ class Scope:
         self.targets: dict[PartitionId, int] = {}
         """What must be applied before the replica's constructor returns."""
         for record in self.records:
-            numbers = (*self.state_partitions(record), record.partitions)
-            found: list[PartitionRecord] = directory.request(
-                DescribePartitions(record.id, numbers), list[PartitionRecord], time_left(deadline)
-            )
-            by_number = {partition.partition: partition for partition in found}
-            for number in numbers:
-                self._choose(record, by_number[number], start)
+            self._describe(record)
+            try:
+                self._choose(record, start)
+            except EventLost:
+                self.prove(record)
+                self._choose(record, start)
+
+    def prove(self, record: TopicRecord) -> None:
+        """Ask once more where the topic's partitions stand, before anything is called lost: a broker that was taken over, and does not
+        know it yet, lacks what stands with another one. Raises `ParamstreamTimeout` where nobody can prove in time to be the owner.
+        """
+        self._describe(record, proved=True)
 
     def begin_at(self, starts: Mapping[PartitionId, int], targets: Mapping[PartitionId, int]) -> None:
         """These partitions begin with state that has `starts` in it already; nothing is read before their `targets`."""
@@ -92,9 +99,21 @@ class Scope:
             )
         return self.partitions
 
-    def _choose(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
+    def _describe(self, record: TopicRecord, *, proved: bool = False) -> None:
+        numbers = (*self.state_partitions(record), record.partitions)
+        found: list[PartitionRecord] = self._directory.request(
+            DescribePartitions(record.id, numbers, proved), list[PartitionRecord], time_left(self._deadline)
+        )
+        self.described |= {(record.id, at.partition): at for at in found}
+
+    def _choose(self, record: TopicRecord, start: str | VersionVector[str]) -> None:
+        """Raises for the first partition that cannot begin so."""
+        self.latest = [at for at in self.latest if at.topic != record.id]
+        for number in (*self.state_partitions(record), record.partitions):
+            self._choose_partition(record, self.described[record.id, number], start)
+
+    def _choose_partition(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
         partition, weights = (record.id, at.partition), at.partition == record.partitions
-        self.described[partition] = at
         if not weights and start == "earliest" and at.start > START:
             raise LogTruncated(
                 f"rows and KV up to {show(at.start)} have left the log",

@@ -106,6 +106,9 @@ class DescribePartitions(Call, frozen=True):  # -> list[PartitionRecord]
     topic: Id
     partitions: tuple[Number, ...] | None = None
     """None: all."""
+    proved: bool = False
+    """Told only once it is certain that whoever tells it is the owner, which may take as long as its log is away. Else at once, even by
+    a broker that was taken over and does not know it yet: nothing is lost because that one lacks it."""
 
 
 class PrepareCommit(Call, frozen=True):  # -> PreparedCommit

@@ -43,6 +43,8 @@ class FakeBroker:
         """(position, version) of commits with `rewind`, as the owner tells them of the weight partition."""
         self.starts: dict[PartitionId, int] = {}
         """Where logs begin; 0 unless they were cut."""
+        self.told_ends: dict[PartitionId, int] = {}
+        """Where logs end as whoever need not prove it tells it: one that was taken over, and does not know it yet."""
         self.sent: list[Message] = []
         self.fetches: list[Fetch] = []
         self.replica_incarnations = 0
@@ -68,7 +70,8 @@ class FakeBroker:
                 return [self.topic]
             case DescribePartitions():
                 asked = [p for p in self.writers if call.partitions is None or p[1] in call.partitions]
-                return [self._describe(p, self.writers[p]) for p in asked if p[0] == call.topic]
+                ends = {} if call.proved else self.told_ends
+                return [self._describe(p, ends.get(p, self.writers[p].position)) for p in asked if p[0] == call.topic]
             case OpenReplica():
                 self.replica_incarnations += 1
                 return self.replica_incarnations
@@ -187,10 +190,10 @@ class FakeBroker:
             self.handler.fetched(answer, frames)
         return bool(fetches)
 
-    def _describe(self, partition: PartitionId, writer: Writer) -> PartitionRecord:
+    def _describe(self, partition: PartitionId, accepted: int) -> PartitionRecord:
         durable = self.durable.get(partition, 0)
         cut = self.starts.get(partition, 0)
         start, commit = self.latest.get(partition, (cut, 0))
         return PartitionRecord(
-            *partition, 5, cut, writer.position, durable, start, (), writer.time, commit, rewinds=self.rewinds
+            *partition, 5, cut, accepted, durable, start, (), self.writers[partition].time, commit, rewinds=self.rewinds
         )

@@ -222,7 +222,7 @@ def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
         assert raw.take(Response, 0.5) is None
 
 
-@pytest.mark.parametrize("asks", ["join", "follow", "await", "prepare", "event"])
+@pytest.mark.parametrize("asks", ["join", "follow", "await", "prepare", "describe", "event"])
 def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown(brokers: Brokers, asks: str) -> None:
     """What it lacks stands with the one that has taken over: it finds that out before it answers."""
     brokers.start("one")
@@ -245,6 +245,7 @@ def test_a_broker_that_was_taken_over_says_of_nothing_that_it_is_lost_or_unknown
             "follow": Follow(*weights, at, 1 << 20),
             "await": Request(99, AwaitDurable(((*weights, at),))),
             "prepare": Request(99, PrepareCommit(topic.id, 1, (PartRef("trainer", incarnation, 1),), partition=8)),
+            "describe": Request(99, DescribePartitions(topic.id, (8,), proved=True)),
             "event": put(*weights, b"key", encode_vector(VersionVector({weights: at}))),
         }
         raw.send(messages[asks])

@@ -13,7 +13,7 @@ from paramstream.consumers.applying import TopicState
 from paramstream.consumers.changelog.seeding import seed_of
 from paramstream.consumers.effects import Deliver, EpochBegan
 from paramstream.consumers.snapshots.seeding import Seed
-from paramstream.errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError
+from paramstream.errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from paramstream.events.codec import decode_event
 from paramstream.tiers.entries import Entry
 from paramstream.transport.calls import PartitionRecord
@@ -101,7 +101,7 @@ class SimConsumer:
         return self.life is not None and bool(self.life.asides)
 
     def start(self, start: str, ask: Ask, changelogs: SimChangelogs) -> bool:
-        """Begin a life as `start` says. False, and none is begun, where what it says leads nowhere."""
+        """Begin a life as `start` says. False, and none is begun, where what it says leads nowhere, or nobody can tell yet."""
         assert self.life is None
         try:
             if start == "changelogs":
@@ -109,7 +109,7 @@ class SimConsumer:
                 life = Life(self._home, ask, "latest", seeds=[self._seed(topic, changelogs) for topic in lasting])
             else:
                 life = Life(self._home, ask, start, self.folder if start == "resume" else None)
-        except LogTruncated:
+        except (LogTruncated, ParamstreamTimeout):
             return False
         except EventLost as error:
             self.problems.append(f"{self.name} cannot begin with {start.partition(':')[0]}: {error}")

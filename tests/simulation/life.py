@@ -99,7 +99,8 @@ class Life:
             for record in scope.records:
                 self.applier.add(record, scope.state_partitions(record))
             for seed in seeds:
-                _check(seed, scope)
+                (record,) = (record for record in scope.records if record.id == seed.topic_id)
+                beginning.check(seed, record)
                 beginning.use(seed)
             if not seeds:
                 beginning.choose()
@@ -316,14 +317,6 @@ def wrong_values(served: Any) -> list[str]:
 
 def position_of(line: Deliver | EpochBegan) -> int:
     return line.frame.position if isinstance(line, Deliver) else line.position
-
-
-def _check(seed: Seed, scope: Scope) -> None:
-    """Whether the log goes on from it."""
-    (record,) = (record for record in scope.records if record.id == seed.topic_id)
-    for (topic_id, _), at in scope.described.items():
-        if topic_id == seed.topic_id:
-            seed.check(at, record.name, record.persistence)
 
 
 def _no_link(handler: Handler, hello: Callable[[], Hello], name: str) -> SimLink:

@@ -65,4 +65,14 @@ REGRESSIONS = [
             "0 rest, 9 pause broker, 10 rest, 11 rest, 29 rest, 30 rest, 32 rest, 33 rest, 42 rest, 43 rest, 44 rest, 48 rest",
         ),
     ),
+    Regression(
+        "a replica that began with a snapshot was told by a broker that was taken over that the log ends before it",
+        Scenario.of(
+            1240,
+            "0 rest, 1 rest, 2 rest, 12 cut one way, 14 rest, 16 rest, 17 rest, 19 rest, 22 lose the group, 36 rest, 38 rest, 39 rest, "
+            "64 rest, 66 rest, 85 rest, 86 rest, 87 rest, 93 rest, 96 rest, 97 rest, 99 crash replica, 100 rest, 101 rest, 102 rest, "
+            "105 rest, 107 rest, 108 rest, 113 start replica, 115 rest, 122 rest, 124 crash replica, 126 rest, 129 rest, "
+            "130 take snapshot, 131 rest, 135 rest",
+        ),
+    ),
 ]

@@ -14,8 +14,15 @@ from paramstream.brokers.owned import META
 from paramstream.brokers.partition import PartitionCore
 from paramstream.consistency.position import MAX_OFFSET, START, epoch_of
 from paramstream.consistency.vector import PartitionId
-from paramstream.errors import ParamstreamError
-from paramstream.transport.calls import AwaitDurable, Call, CreateTopic, DescribePartitions, ListTopics
+from paramstream.errors import ParamstreamError, ParamstreamTimeout
+from paramstream.transport.calls import (
+    AwaitDurable,
+    Call,
+    CreateTopic,
+    DescribePartitions,
+    ListTopics,
+    PartitionRecord,
+)
 from paramstream.transport.messages import FORMAT, Hello
 from reference.one_rule import Truth
 
@@ -110,6 +117,8 @@ class SharedWorld(World):
         self._lives: dict[Client, int] = {}
         self._numbers: dict[Client, int] = {}
         """Of clients, as they first connect."""
+        self.telling = self.stream("telling")
+        """Who answers a replica that begins."""
         self._starts = 0
         self._greeted = 0
         self.silent_until: dict[SimProcess, float] = {}
@@ -263,9 +272,8 @@ class SharedWorld(World):
 
     @property
     def is_served(self) -> bool:
-        """By those whose claims stand: what a broker that was taken over says of where a log ends is no promise."""
-        owned = [(partition, self.owner_of(partition)) for partition in self.partitions()]
-        return all(core is not None and core.epoch == self.standing.log(p).claims()[-1] for p, core in owned)
+        """By brokers that take themselves for the owners. Some other one may have claimed what they have."""
+        return all(map(self._owners_of, self.partitions()))
 
     def _serving(self) -> list[SimProcess]:
         """All brokers of one generation, where all of it is served."""
@@ -382,7 +390,20 @@ class SharedWorld(World):
             case ListTopics():
                 return [topic.record for topic in self.topics]
             case DescribePartitions():
-                cores = {number: self.owner_of((call.topic, number)) for number in call.partitions or ()}
-                return [core.describe(0, self.clock.now_ns) for core in cores.values() if core is not None]
+                return [self._describe((call.topic, number), proved=call.proved) for number in call.partitions or ()]
             case _:
                 raise AssertionError(call)
+
+    def _describe(self, partition: PartitionId, *, proved: bool) -> PartitionRecord:
+        """Whoever takes itself for the owner tells it; `proved`: only who is."""
+        owners = self._owners_of(partition)
+        if proved:
+            owners = [core for core in owners if core.epoch == self.standing.log(partition).claims()[-1]]
+        if not owners:
+            raise ParamstreamTimeout("no record counts that was written since")
+        return self.telling.choice(owners).describe(0, self.clock.now_ns)
+
+    def _owners_of(self, partition: PartitionId) -> list[PartitionCore]:
+        """More than one, where some do not know yet that they were taken over."""
+        owned = [each.partitions.owned.get(partition) for each in self.running.values() if self.is_awake(each)]
+        return [each.core for each in owned if each is not None and each.error is None]

@@ -9,7 +9,7 @@ from simulation.regressions import REGRESSIONS, Regression
 from simulation.scenario import do, drawn
 
 SEEDS = 200
-HOSTILE_SEEDS = 20
+HOSTILE_SEEDS = 22
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -16,7 +16,9 @@ import safetensors.torch
 import torch
 
 from feeding.fakes import FakeBroker
+from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.replica import Replica
+from paramstream.consumers.scope import Scope
 from paramstream.consumers.snapshots import taking, weights_file
 from paramstream.consumers.snapshots.entry_pages import encode_page
 from paramstream.consumers.snapshots.reading import Snapshot, open_snapshot
@@ -391,6 +393,19 @@ def test_a_snapshot_that_is_ahead_of_the_log_is_refused(world: World) -> None:
     with pytest.raises(EventLost) as raised:
         world.restarted()
     assert raised.value.position == info.ceiling["model", 0]
+
+
+def test_what_a_broker_lacks_is_called_lost_only_once_it_has_proved_to_be_the_owner(world: World) -> None:
+    """One that was taken over, and does not know it yet, lacks what the snapshot and the vector hold: it stands with another one."""
+    state = world.broker.state
+    state.put(b"a", b"1")
+    replica = world.replica()
+    world.settle()
+    info = world.snapshot(replica)
+    world.broker.told_ends = {state.partition: 0}
+    assert world.restarted().get("a") == b"1"
+    scope = Scope(["model"], world.broker.directory, VersionVector(info.ceiling), None, time.monotonic() + 5.0)
+    assert scope.targets[state.partition] == state.position
 
 
 def test_under_none_a_snapshot_ends_with_its_epoch_and_nothing_is_resumed(tmp_path: Path) -> None:
