@@ -16,7 +16,7 @@ from ..consistency.gate import Ordering
 from ..consistency.history import Apply, Epoch, Follow, Line, Lost, Read, Write
 from ..consistency.history import Jump as JumpLine
 from ..consistency.history import Undo as UndoLine
-from ..consistency.position import START
+from ..consistency.position import START, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..events.kinds import Delete
 from ..events.recording import (
@@ -197,9 +197,12 @@ class ReplicaRecorder:
         found = self._last.get((partition, key))
         last = found[-1] if found else None
         name = item_key(topic_label(self._name_of, partition[0]), key)
-        if last is not None:
-            is_seen = last.position == entry.position if entry is not None else last.removes
-            if is_seen and last.position > self._lost.get(partition, START):
+        if found and last is not None:
+            if last.position <= self._lost.get(partition, START):
+                return
+            if entry is not None and entry.position < last.position:
+                self._file.append([self._stale(name, found, entry.position)])
+            elif last.position == entry.position if entry is not None else last.removes:
                 self._file.append([self._read(name, last)])
         elif entry is None and partition in self._empty and partition not in self._lost:
             self._file.append([Read(self._process, name, None)])
@@ -209,13 +212,17 @@ class ReplicaRecorder:
         partition = topic.weight_partition
         found = self._last.get((partition, None))
         if (
-            found
-            and found[-1].position == sealed.position > self._lost.get(partition, START)
-            and not topic.is_stale
-            and self._core.jumping_to(partition) is None
+            not found
+            or found[-1].position <= self._lost.get(partition, START)
+            or topic.is_stale
+            or self._core.jumping_to(partition) is not None
         ):
-            name = item_key(topic_label(self._name_of, partition[0]), None)
-            self._file.append([self._read(name, found[-1])])
+            return
+        last, name = found[-1], item_key(topic_label(self._name_of, partition[0]), None)
+        if sealed.position == last.position:
+            self._file.append([self._read(name, last)])
+        elif sealed.position < last.position and topic.pinned is None and self._shows(partition, last.position, [None]):
+            self._file.append([self._stale(name, found, sealed.position)])
 
     def observed(self, vector: VersionVector[int]) -> Token:
         """The replica is observed, and `vector` is its closed vector now."""
@@ -223,6 +230,15 @@ class ReplicaRecorder:
             self._seen = Token(self._process, self._seen.number + 1, vector)
             self._file.append([Write(self._process, self._seen.key, self._seen.number)])
         return self._seen
+
+    def _stale(self, key: str, applied: list[_Applied], position: int) -> Read:
+        """A user was given what a later write had replaced already. Nothing excuses that: where it is not known any more who wrote it,
+        it is a value that nobody wrote.
+        """
+        for each in applied:
+            if each.position == position:
+                return self._read(key, each)
+        return Read(self._process, key, f"what stands at {show(position)}")
 
     def _read(self, key: str, applied: _Applied) -> Read:
         return Read(self._process, key, applied.value, applied.writer)

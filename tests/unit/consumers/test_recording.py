@@ -13,13 +13,15 @@ import pytest
 from feeding.fakes import FakeBroker
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.history import Apply, Epoch, Follow, Jump, Line, Lost, Read, Undo, Write, read_lines
-from paramstream.consistency.position import position
-from paramstream.consistency.vector import VersionVector
-from paramstream.consumers.applying import Applier
+from paramstream.consistency.position import position, show
+from paramstream.consistency.vector import PartitionId, VersionVector
+from paramstream.consumers.applying import Applier, TopicState
 from paramstream.consumers.effects import Jump as JumpStep
 from paramstream.consumers.recording import ReplicaRecorder
 from paramstream.consumers.replica import Replica
 from paramstream.consumers.subscription_core import SubscriptionCore
+from paramstream.events.codec import EventFrame
+from paramstream.events.kinds import Put
 from paramstream.events.recording import HistoryFile
 from paramstream.tiers.store import TieredStore
 from paramstream.transport.calls import TopicRecord
@@ -101,6 +103,44 @@ def test_users_read_the_write_that_the_entry_came_from(broker: FakeBroker, histo
         broker.settle()
         assert replica.get("k") is None
         assert history.reads() == [("kv/k", "p/1/2"), ("kv/k", "p/1/2")]
+
+
+def apply_nothing(applier: Applier, partition: PartitionId, frame: EventFrame, put: Put) -> None:
+    """In the place of `Applier._put`."""
+
+
+def test_an_entry_that_a_later_write_had_replaced_is_a_read_of_the_older_one(
+    broker: FakeBroker, history: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following(broker, history) as replica:
+        broker.state.put(b"k", b"1")
+        first = broker.state.position
+        broker.settle()
+        monkeypatch.setattr(Applier, "_put", apply_nothing)
+        broker.state.put(b"k", b"2")
+        broker.settle()
+        history.take()
+        assert (replica.get("k"), history.reads()) == (b"1", [("kv/k", "p/1/1")])
+        broker.durable[broker.state.partition] = broker.state.position
+        broker.beat()
+        broker.state.put(b"k", b"3")
+        broker.settle()
+        history.take()
+        assert replica.get("k") == b"1"
+        assert history.take() == [Read(ME, kv("k"), f"what stands at {show(first)}")]
+
+
+def test_a_version_that_a_later_one_had_replaced_is_a_read_of_the_older_one(
+    broker: FakeBroker, history: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following(broker, history) as replica:
+        broker.weights.version(1, tensors(1.0))
+        broker.weights.version(2, tensors(2.0))
+        broker.settle()
+        history.take()
+        monkeypatch.setattr(TopicState, "newest", property(lambda topic: topic.versions.kept[0]))
+        replica.weights()
+        assert history.reads() == [("weights", "p/1/3")]
 
 
 def test_a_miss_that_no_write_explains_is_not_recorded(broker: FakeBroker, history: Recorded) -> None:
