@@ -438,10 +438,13 @@ class Loop:
         for owned in batch:
             owned.load.batch_ended(owned.core.sequenced, now_ns)
         nbytes, self._appended_bytes = self._appended_bytes, 0
-        in_memory = [owned.log for owned in batch if self._in_memory(owned)]
+        in_memory = [owned for owned in batch if self._in_memory(owned)]
         if in_memory:
-            self._synced([(log.partition, log.sync()) for log in in_memory])
+            self._synced([(owned.log.partition, owned.durable_in_memory()) for owned in in_memory])
         on_disk = [(owned.log, owned.core.sequenced) for owned in batch if not self._in_memory(owned)]
+        on_disk += [
+            (owned.durable, owned.core.answers_wait_for) for owned in batch if not owned.lasts and owned.core.begins
+        ]
         if on_disk:
             self.syncer.appended(on_disk, nbytes)
 
@@ -492,7 +495,7 @@ class Loop:
 
         def stopped() -> None:
             owned = self._partitions.owned.get(log.partition)
-            if owned is not None and owned.log is log:
+            if owned is not None and owned.durable is log:
                 self._stops(owned, error)
 
         self._posting.post(stopped)

@@ -45,6 +45,10 @@ class Owned:
         if effect.lasting and not self.lasts:
             self.durable.append(effect.frame)
 
+    def durable_in_memory(self) -> int:
+        """How far a log in memory is durable by what was appended: under "none" that stands and falls with the epoch's beginning."""
+        return self.log.sync() if self.lasts else self.core.durable
+
     def append_base_if_due(self) -> None:
         """Behind all that the core has returned to append: a full segment is closed by a base, which opens the next one."""
         if self.log.wants_base:

@@ -243,7 +243,7 @@ class PartitionCore:
         return effects + self._accept(frame, at, None)
 
     def synced(self, position: int) -> list[Effect]:
-        """The log has everything up to `position` for good. Under `write_through` answers and fan-out come now."""
+        """The log that lasts has everything up to `position` for good. Under `write_through` answers and fan-out come now."""
         assert position <= self.state.position, "the log cannot be ahead of its owner"
         self._durable = max(self._durable, position)
         released: list[Effect] = []
@@ -272,8 +272,13 @@ class PartitionCore:
 
     @property
     def durable(self) -> int:
-        """Under "none" accepted stands for durable, while the epoch lasts."""
-        return self._durable if self._lasting else self.state.position
+        """Under "none" accepted stands for durable, while an epoch lasts whose beginning is durable."""
+        return self._durable if self._lasting or self.begins else self.state.position
+
+    @property
+    def begins(self) -> bool:
+        """The log does not have the epoch's beginning for good: nothing is accepted yet."""
+        return self._durable < position(self.epoch, 0)
 
     @property
     def answers_wait_for(self) -> int:
@@ -370,6 +375,7 @@ class PartitionCore:
 
     def _next_epoch(self, monotonic_ns: int) -> list[Effect]:
         """All offsets are used: claim and open the next epoch; every session joins again."""
+        self._durable = self.durable
         epoch = next_epoch(self.epoch, self.time(monotonic_ns) / 1e9)
         self._tenure = Tenure(epoch, self._tenure.boot, self._tenure.failed_writes)
         claim = claim_record(self.partition, epoch, self._nonce, self._owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 import paramstream as ps
+from paramstream.brokers import partition
+from paramstream.brokers.owned import Owned
+from paramstream.eventlog import counting
 
 
 def eventually(true: Callable[[], bool], timeout: float = 15.0) -> None:
@@ -67,3 +71,32 @@ def test_after_the_brokers_loss_entries_go_and_the_served_version_stays_stale(
         served = replica.status().served["cache"]
         assert (served.version, served.stale) == (2, False)
         client.close()
+
+
+def test_nothing_is_accepted_in_an_epoch_whose_beginning_is_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure takes the epoch out of the log, and nobody says that what was accepted in it is lost."""
+    for module in (partition, counting):
+        monkeypatch.setattr(module, "MAX_OFFSET", 8)
+    may_sync = threading.Event()
+    with ps.Broker(log=f"file:{tmp_path / 'log'}") as broker, ps.connect(broker.endpoint) as client:
+        topic = client.create_topic("cache", persistence="none", partitions=1)
+        owned: Owned = vars(broker)["_partitions"].owned[topic.id, 0]
+        pub, sync = client.publisher("cache", producer="t0"), owned.durable.sync
+
+        def sync_later() -> int:
+            may_sync.wait(15)
+            return sync()
+
+        monkeypatch.setattr(owned.durable, "sync", sync_later)
+        try:
+            epoch, receipts = owned.core.epoch, [pub.put("k", b"%d" % n) for n in range(8)]
+            receipts[-1].accepted.result(10)
+            late = pub.put("k", b"late")
+            eventually(lambda: owned.core.epoch > epoch)
+            with pytest.raises(ps.ParamstreamTimeout):
+                late.accepted.result(0.3)
+        finally:
+            may_sync.set()
+        late.accepted.result(10)

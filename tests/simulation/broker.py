@@ -296,7 +296,7 @@ class SimBroker:
         if owned.error is not None:
             return
         try:
-            durable = owned.log.sync()
+            durable = owned.durable.sync()
         except (CorruptLog, StorageFull) as error:
             owned.error = error
         else:

@@ -75,4 +75,13 @@ REGRESSIONS = [
             "130 take snapshot, 131 rest, 135 rest",
         ),
     ),
+    Regression(
+        "nobody said that something is lost of a topic kept nowhere, because the log did not have its epoch yet",
+        Scenario.of(
+            2270,
+            "17 rest, 20 rest, 61 publish, 78 rest, 79 rest, 80 rest, 82 crash producer, 83 publish, 84 rest, 85 publish, 86 publish, "
+            "87 rest, 88 rest, 107 rest, 109 publish, 110 publish, 111 rest, 112 rest, 113 rest, 122 put, 123 rest, 125 rest, "
+            "126 end broker",
+        ),
+    ),
 ]

@@ -315,6 +315,19 @@ def test_a_full_offset_opens_the_next_epoch_and_sessions_join_again() -> None:
     assert acked(session.send(session.frame(*put()))) == [(2, position(core.epoch, 1))]
 
 
+def test_under_none_too_a_join_waits_until_the_beginning_of_its_epoch_is_durable() -> None:
+    core = start(persistence="none")
+    session = session_of(core)
+    core.state.position = position(core.epoch, MAX_OFFSET - 1)
+    session.write(*put())
+    full = core.sequenced
+    assert core.durable == full
+    session.send(session.frame(*put()))
+    assert core.durable == full < core.answers_wait_for == core.accepted
+    core.synced(core.accepted)
+    assert core.durable == core.accepted == position(core.epoch, 0)
+
+
 def test_the_owners_own_event_opens_the_next_epoch_where_offsets_are_used_up() -> None:
     core = start()
     core.state.position = position(core.epoch, MAX_OFFSET)
