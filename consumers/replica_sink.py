@@ -108,7 +108,8 @@ class ReplicaSink:
         self._look_at = 0.0
         self._looking = False
         self._gone: set[str] = set()
-        self._held_at: tuple[PartitionId, int] | None = None
+        self._held_at: dict[PartitionId, int] = {}
+        """Weight partition → the last commit for which events were fetched once more."""
         self._full: set[PartitionId] = set()
         """Partitions that the store had no room for. There may be some again: readers let go of versions, entries end."""
         self._room_at = 0.0
@@ -182,7 +183,8 @@ class ReplicaSink:
 
     def _fetch_missing(self, step: Deliver, missing: Missing) -> None:
         partition, position = step.partition, step.frame.position
-        if self._held_at == (partition, position) and self._core.jumping_to(partition) is None:
+        was_fetched = self._held_at.get(partition) == position
+        if was_fetched and self._core.jumping_to(partition) is None:
             # All behind the place where the partition was first followed has come: what lacks had left the log before that, and so
             # the version is none that is retained.
             self.last_error = f"LogTruncated: the log has the commit at {show(position)}, and not all of its version"
@@ -190,7 +192,7 @@ class ReplicaSink:
                 self._applier.show(replace(step, passed=True), None)
                 self._confirm(step)
             return
-        if self._held_at == (partition, position):
+        if was_fetched:
             error = LogTruncated(
                 "a commit names chunks or parts that the log does not have any more",
                 position=position,
@@ -198,7 +200,7 @@ class ReplicaSink:
             )
             self._stop(partition, error)
             return
-        self._held_at = (partition, position)
+        self._held_at[partition] = position
         with self.changed:
             self._core.hold(partition, missing.after)
 
@@ -208,6 +210,8 @@ class ReplicaSink:
 
     def _stopped(self, effect: Stopped) -> None:
         error, partition = effect.error, effect.partition
+        # What lacked may be in the log, or find its room, when the partition goes on.
+        self._held_at.pop(partition, None)
         name = self._directory.name_of(partition[0])
         error.topic = error.topic or name
         error.partition = partition[1] if error.partition is None else error.partition
@@ -227,7 +231,6 @@ class ReplicaSink:
             self._gone.add(name)
         if isinstance(error, StorageFull):
             self._full.add(partition)
-            self._held_at = None
             self._room_at = self._now + LOOK_AGAIN_S
 
     def _follow_stopped_again(self) -> None:

@@ -20,7 +20,7 @@ from ..consistency.gate import Gate, Ordering
 from ..consistency.position import epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
-from ..events.codec import decode_event, read_prefix
+from ..events.codec import EventFrame, decode_event, read_prefix
 from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
 from ..events.limits import MAX_EVENT_BYTES
 from ..events.validate import check_payload
@@ -530,6 +530,9 @@ class SubscriptionCore:
                 raise LogTruncated("events that a commit needs are no longer in the log", position=hold.after)
             for data in frames:
                 frame = _held(data).frame
+                if _is_lost_by(frame, hold.until):
+                    self._read_again(state)
+                    return
                 if hold.after < frame.position < hold.until:
                     self._pending.append(Refetched(state.partition, frame))
                 hold.after = max(hold.after, frame.position)
@@ -545,6 +548,14 @@ class SubscriptionCore:
             self._ready[state.partition] = None
         else:
             self._send_refetch(state, hold)
+
+    def _read_again(self, state: Followed) -> None:
+        """The event that waits is lost, and with it what was fetched once more for it: what stands behind what is applied now?"""
+        state.clear(self._gate.position(state.partition))
+        # An answer under way begins behind what is lost: it would look like a gap.
+        state.hold, state.fetch_id = None, 0
+        if state.mode is not Mode.STOPPED:
+            self._fetch(state)
 
     def _failed(self, state: Followed, error: ParamstreamError) -> None:
         if not error.retriable:
@@ -623,6 +634,11 @@ def _held(data: memoryview, follow: int = 0) -> Held:
             f"a {frame.kind.label} event does not hold together: {error.problem}", position=frame.position
         ) from error
     return Held(frame, follow)
+
+
+def _is_lost_by(frame: EventFrame, position: int) -> bool:
+    """Whether it is the record of an epoch before which the log ended below `position`."""
+    return isinstance(frame.payload, Epoch) and frame.payload.previous_end < position < frame.position
 
 
 def _ahead(message: Demoted) -> EventLost:
