@@ -84,4 +84,13 @@ REGRESSIONS = [
             "126 end broker",
         ),
     ),
+    Regression(
+        "a version that waited for its chunks and was lost was passed over, and the one before it served instead",
+        Scenario.of(
+            1431,
+            "1 rest, 2 put, 14 rest, 17 put, 19 publish, 21 rest, 22 publish, 23 rest, 25 sync, 26 publish, 56 rest, 57 publish, "
+            "60 cut one way, 61 kill amidst, 62 put, 66 fill store, 72 kill amidst, 75 publish, 78 put, 82 publish, 86 kill amidst, "
+            "95 rest, 96 rest, 97 rest, 98 rest, 102 rest, 103 rest, 104 rest, 110 end broker",
+        ),
+    ),
 ]
