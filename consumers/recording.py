@@ -18,7 +18,7 @@ from ..consistency.history import Jump as JumpLine
 from ..consistency.history import Undo as UndoLine
 from ..consistency.position import START, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
-from ..events.kinds import Delete
+from ..events.kinds import Delete, Put
 from ..events.recording import (
     HistoryFile,
     Token,
@@ -46,6 +46,8 @@ class _Applied(NamedTuple):
     writer: str
     items: list[bytes | None]
     removes: bool
+    stays: bool
+    """What it wrote is there until it is written again."""
 
 
 class ReplicaRecorder:
@@ -139,7 +141,12 @@ class ReplicaRecorder:
             return lines
         writer = process_name(stamp.producer, stamp.incarnation)
         applied = _Applied(
-            frame.position, f"{writer}/{stamp.sequence}", writer, items, isinstance(frame.payload, Delete)
+            frame.position,
+            f"{writer}/{stamp.sequence}",
+            writer,
+            items,
+            removes=isinstance(frame.payload, Delete),
+            stays=isinstance(frame.payload, Put) and all(item.ttl_ns is None for item in frame.payload.items),
         )
         self._keep(partition, applied)
         topic = topic_label(self._name_of, partition[0])
@@ -202,6 +209,8 @@ class ReplicaRecorder:
                 return
             if entry is not None and entry.position < last.position:
                 self._file.append([self._stale(name, found, entry.position)])
+            elif entry is None and last.stays:
+                self._file.append([Read(self._process, name, None)])
             elif last.position == entry.position if entry is not None else last.removes:
                 self._file.append([self._read(name, last)])
         elif entry is None and partition in self._empty and partition not in self._lost:

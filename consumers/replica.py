@@ -535,7 +535,7 @@ class Replica:
             served = state.served
             if served is None or not served.may_be_read_beside(partition, entry.position, *entry.valid_for):
                 return None
-        if self._recorder is not None:
+        if self._recorder is not None and not self._closed:  # What a close has given back already is no miss.
             self._recorder.reads_entry(partition, key, entry)
         return None if entry is None else entry.value
 

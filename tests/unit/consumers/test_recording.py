@@ -117,10 +117,12 @@ def test_an_entry_that_a_later_write_had_replaced_is_a_read_of_the_older_one(
         first = broker.state.position
         broker.settle()
         monkeypatch.setattr(Applier, "_put", apply_nothing)
+        broker.state.put(b"new", b"2")
         broker.state.put(b"k", b"2")
         broker.settle()
         history.take()
-        assert (replica.get("k"), history.reads()) == (b"1", [("kv/k", "p/1/1")])
+        assert replica.get_many(["k", "new"]) == [b"1", None]
+        assert history.reads() == [("kv/k", "p/1/1"), ("kv/new", None)]
         broker.durable[broker.state.partition] = broker.state.position
         broker.beat()
         broker.state.put(b"k", b"3")
