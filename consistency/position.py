@@ -10,6 +10,7 @@ from __future__ import annotations
 OFFSET_BITS = 28
 MAX_OFFSET = (1 << OFFSET_BITS) - 1
 MAX_EPOCH = (1 << 36) - 1
+MAX_POSITION = MAX_EPOCH << OFFSET_BITS | MAX_OFFSET
 
 START = 0
 """The position before the first one of any partition."""

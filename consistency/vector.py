@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from numbers import Integral
+from typing import Generic, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from ..errors import InvalidEvent
-from .position import MAX_EPOCH, MAX_OFFSET, epoch_of, offset_of, position
+from .position import MAX_EPOCH, MAX_OFFSET, MAX_POSITION, epoch_of, offset_of, position
 
 PartitionId = tuple[int, int]
 """(topic id, partition number): how everything inside names a partition. Users see (topic name, partition number)."""
@@ -93,6 +94,23 @@ def _read_entry(entry: str) -> tuple[tuple[str, int], int]:
         if number <= MAX_PARTITION and epoch <= MAX_EPOCH and offset <= MAX_OFFSET:
             return (unquote(match[1]), number), position(epoch, offset)
     raise InvalidEvent(f"not a version vector entry: {entry!r} (expected topic/partition=epoch:offset)")
+
+
+def check_named(vector: Mapping[tuple[str, int], int]) -> None:
+    """Whether each entry names a partition and a position that can be. A user's vector is checked where it comes in: the constructor
+    is called for each event. Raises `InvalidEvent` that names the entry.
+    """
+    for entry in cast("Mapping[object, object]", vector).items():
+        match entry:
+            case ((str(), Integral() as number), Integral() as at) if (
+                0 <= int(number) <= MAX_PARTITION and 0 <= int(at) <= MAX_POSITION
+            ):
+                pass
+            case _:
+                raise InvalidEvent(
+                    f"not a version vector entry: {entry!r}",
+                    remedy="An entry is (topic, partition): position, as receipts say them",
+                )
 
 
 EMPTY: VersionVector[int] = VersionVector()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ..consistency.position import START, show
-from ..consistency.vector import PartitionId, VersionVector
+from ..consistency.vector import PartitionId, VersionVector, check_named
 from ..errors import EventLost, InvalidEvent, LogTruncated, NotDurable
 from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
@@ -35,6 +35,8 @@ class Scope:
             raise InvalidEvent("a replica needs a topic")
         if not isinstance(start, VersionVector) and start not in ("latest", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'latest', 'earliest' nor a version vector")
+        if isinstance(start, VersionVector):
+            check_named(start)
         for number in partitions or ():
             if not isinstance(cast(object, number), int):
                 raise InvalidEvent(f"a partition is a number, not {number!r}")

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from ..consistency.gate import Ordering
 from ..consistency.position import show
-from ..consistency.vector import VersionVector
+from ..consistency.vector import VersionVector, check_named
 from ..errors import InvalidEvent, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ..transport.calls import DescribePartitions, PartitionRecord
 from ..transport.directory import Directory
@@ -83,6 +83,8 @@ class Subscription(Iterator[Event], AsyncIterator[Event]):
         deadline = time.monotonic() + timeout
         if not isinstance(start, VersionVector) and start not in ("head", "earliest"):
             raise InvalidEvent(f"start={start!r} is neither 'head', 'earliest' nor a version vector")
+        if isinstance(start, VersionVector):
+            check_named(start)
         durable_only = is_durable_only(visibility)
         record = directory.topic(topic)
         if durable_only:

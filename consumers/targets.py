@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import cast
 
 from ..consistency.position import START, offset_of, show
-from ..consistency.vector import VersionVector
+from ..consistency.vector import VersionVector, check_named
 from ..errors import CorruptLog, InvalidEvent, LogTruncated, VersionNotHeld
 from ..events.codec import EventFrame, decode_event, decode_vector
 from ..events.kinds import Commit, Part, PartRef
@@ -43,6 +43,8 @@ def cuts_at(source: Source, at: Moment, dense_only: bool) -> Iterator[Cut]:
             topic=record.name,
             remedy="Give a version, a VersionVector or a datetime, or None",
         )
+    if isinstance(at, VersionVector):
+        check_named(at)
     if isinstance(at, int):
         version = _sealed_as(source, check_version(at))
         closed = closed_cut(source, version)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..consistency.vector import PartitionId, VersionVector
+from ..consistency.vector import PartitionId, VersionVector, check_named
 from ..errors import UnknownTopic
 from ..events.kinds import Table
 from .calls import Call, JoinedPartition, ListTopics, TopicRecord
@@ -125,8 +125,11 @@ class Directory:
     def standing_ids(self, vector: Mapping[tuple[str, int], int], *, must_be_known: bool = False) -> VersionVector[int]:
         """`to_ids` of what somebody has seen: without the topics that were deleted since, because nothing rests on those now.
 
-        `must_be_known`: raises `UnknownTopic` for a name that never was a topic's as far as is known here.
+        `must_be_known`, for a user's own vector: raises `InvalidEvent` for an entry that is none, `UnknownTopic` for a name that never
+        was a topic's as far as is known here.
         """
+        if must_be_known:
+            check_named(vector)
         standing: dict[str, TopicRecord] = {}
         for name in {name for name, _ in vector}:
             try:

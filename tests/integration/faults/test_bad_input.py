@@ -178,6 +178,28 @@ def test_an_unknown_topic_is_named_with_what_to_do(client: ps.Client, publisher:
 
 
 @pytest.mark.parametrize(
+    "entry", [(("model", -1), 5), (("model", 0), -1), (("model", 1 << 32), 5), (("model", 0), 1 << 64), (("model", 0), 1.5), ("model", 5)]
+)  # fmt: skip
+def test_a_vector_with_what_is_no_entry_is_refused_where_it_comes_in(
+    broker: ps.Broker, client: ps.Client, publisher: ps.Publisher, entry: Any
+) -> None:
+    vector = ps.VersionVector(dict([entry]))
+    publisher.put("k", b"v").durable.result()
+    with client.replica("model") as replica:
+        calls: list[Callable[[], object]] = [
+            lambda: publisher.observe(vector),
+            lambda: replica.wait(vector, 5.0),
+            lambda: client.replica("model", start=vector),
+            lambda: client.subscribe("model", start=vector),
+            lambda: ps.restore(broker.endpoint, "model", at=vector),
+        ]
+        for call in calls:
+            with pytest.raises(ps.InvalidEvent, match="not a version vector entry"):
+                call()
+    publisher.put("k", b"goes on").durable.result()
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         {"partitions": 0}, {"partitions": 1025}, {"partitions": -1}, {"persistence": "durable"}, {"persistence": ""},
