@@ -67,7 +67,7 @@ class TopicState:
 
     @property
     def is_stale(self) -> bool:
-        return self.stale or (self.pinned is not None and self.pin_stale)
+        return self.stale or self.versions.lacks_newest or (self.pinned is not None and self.pin_stale)
 
     def find(self, version: int) -> Sealed | None:
         """The version kept under that number, or pinned. Any thread."""

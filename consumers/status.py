@@ -22,7 +22,8 @@ class Served:
     digest: str
     """The digest of digests, 32 hexadecimal digits."""
     stale: bool = False
-    """It is of a topic or an epoch that is gone; the next commit replaces it."""
+    """It is of a topic or an epoch that is gone, or older than the newest that stands, which had been given up for want of memory
+    when a loss brought it back; the next commit replaces it."""
     pinned: bool = False
     """`rollback` chose it: newer versions are kept, and not served until `follow`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import CorruptLog, StorageFull
 from ..events.codec import EventFrame, decode_vector
@@ -233,11 +234,19 @@ class Versions:
         """By position of the commit, the newest last. Replaced as a whole, never changed: one assignment shows a version."""
         self._rewinds: tuple[tuple[int, int], ...] = ()
         """(position, version) of rewinds that were told, not all of them shown yet. Replaced as a whole."""
+        self._given_up: tuple[int, ...] = ()
+        """Positions of commits that a loss could bring back, whose memory the newest one needed. Replaced as a whole."""
 
     @property
     def served(self) -> Sealed | None:
         kept = self.kept
         return kept[-1] if kept else None
+
+    @property
+    def lacks_newest(self) -> bool:
+        """After a loss the newest version that stands is one that was given up for want of memory, and an older one is served."""
+        given_up, served = self._given_up, self.served
+        return bool(given_up) and (served is None or served.position < given_up[-1])
 
     @property
     def durable(self) -> int:
@@ -320,6 +329,7 @@ class Versions:
         lost = [sealed for sealed in self.kept if sealed.position > end]
         self.kept = tuple(sealed for sealed in self.kept if sealed.position <= end)
         self._rewinds = tuple(each for each in self._rewinds if each[0] <= end)
+        self._given_up = tuple(position for position in self._given_up if position <= end)
         for sealed in lost:
             sealed.dense.release()
         self._drop_assembly()
@@ -332,6 +342,7 @@ class Versions:
 
     def clear(self) -> None:
         kept, self.kept = self.kept, ()
+        self._given_up = ()
         for sealed in kept:
             sealed.dense.release()
         self._drop_assembly()
@@ -381,8 +392,14 @@ class Versions:
         gone = [sealed for sealed in self.kept if id(sealed) not in stay]
         if gone:
             self.kept = tuple(sealed for sealed in self.kept if id(sealed) in stay)
+            self._note_given_up(gone, durable[-1].position if durable else START)
             for sealed in gone:
                 sealed.dense.release()
+
+    def _note_given_up(self, gone: list[Sealed], settled: int) -> None:
+        """No loss brings back what stands before the newest durable version, committed at `settled`."""
+        positions = {*self._given_up, *(sealed.position for sealed in gone)}
+        self._given_up = tuple(sorted(position for position in positions if position > settled))
 
     def _is_superseded(self, sealed: Sealed, served: int) -> bool:
         """A rewind between it and the version committed at `served` took its number away."""
