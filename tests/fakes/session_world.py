@@ -11,8 +11,8 @@ from paramstream.events.kinds import Put, PutItem
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.effects import Dropped, Effect, FencedOut, JoinAgain, Send, Settled
 from paramstream.producers.session_core import SessionCore
-from paramstream.transport.calls import Join
-from paramstream.transport.messages import Ack, Refused
+from paramstream.transport.calls import Join, Joined
+from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .partition_owner import PartitionOwner
 
@@ -84,11 +84,13 @@ class World:
     def answer(self, count: int | None = None) -> None:
         """Answers reach the session, and a join that it asked for is answered."""
         for _ in range(len(self.down) if count is None else min(count, len(self.down))):
-            message = self.down.popleft()
-            self.do(self.core.acked(message) if isinstance(message, Ack) else self.core.refused(message))
+            self.take(self.down.popleft())
         if self.join_wanted:
             self.join_wanted = False
             self.join(fresh=False)
+
+    def take(self, message: Ack | Refused) -> None:
+        self.do(self.core.acked(message) if isinstance(message, Ack) else self.core.refused(message))
 
     def settle(self) -> None:
         """Until nothing is under way."""
@@ -109,11 +111,16 @@ class World:
         self.join(fresh=True)
 
     def join(self, *, fresh: bool) -> None:
-        answer = self.owner.join(Join("p", self.core.incarnation, self.core.unconfirmed()))
+        self.take_joined(self.owner.join(Join("p", self.core.incarnation, self.core.unconfirmed())), fresh=fresh)
+
+    def take_joined(self, answer: Joined, *, fresh: bool) -> None:
         self.do(self.core.joined(answer, fresh=fresh))
 
     def sync(self) -> None:
-        self.do(self.core.heads(self.owner.sync()))
+        self.take_heads(self.owner.sync())
+
+    def take_heads(self, message: Heartbeat) -> None:
+        self.do(self.core.heads(message))
 
     def on_wire(self) -> list[tuple[int, int]]:
         """(partition number, sequence) of every frame sent so far."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.session_world import World, put_draft, put_values
+from paramstream.consistency.history import Line, Lost, Write
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import StorageFull
 from paramstream.events.codec import EventFrame, decode_vector
+from paramstream.events.recording import HistoryFile, item_key, topic_label
 from paramstream.producers.calls import Call
+from paramstream.producers.effects import Dropped, Effect, Send
+from paramstream.producers.recording import SessionRecorder
+from paramstream.transport.calls import Joined
+from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 PARTITIONS: list[PartitionId] = [(7, 0), (7, 1), (7, 2), (8, 0)]
 
@@ -29,11 +36,48 @@ actions = st.one_of(
 )
 
 
+class Recorded(World):
+    """As a session that records what it does; `lines` is its history."""
+
+    def __init__(self, *, again: bool) -> None:
+        self.lines: list[Line] = []
+        self.recorder = SessionRecorder(cast("HistoryFile", self), "p", 1, str)
+        super().__init__(PARTITIONS, again=again)
+
+    def append(self, lines: Iterable[Line]) -> bool:
+        self.lines.extend(lines)
+        return True
+
+    def flush(self) -> bool:
+        return True
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                assert self.recorder.sends(effect.event)
+            elif isinstance(effect, Dropped):
+                self.recorder.dropped(effect.event)
+            super().do([effect])
+
+    def take(self, message: Ack | Refused) -> None:
+        if isinstance(message, Ack):
+            self.recorder.accepted((message.topic, message.partition), message.answers)
+        super().take(message)
+
+    def take_joined(self, answer: Joined, *, fresh: bool) -> None:
+        self.recorder.stand(answer.partitions)
+        super().take_joined(answer, fresh=fresh)
+
+    def take_heads(self, message: Heartbeat) -> None:
+        self.recorder.durable(message.heads)
+        super().take_heads(message)
+
+
 class Run:
     """A world, and the calls made in it with the values each of them wrote."""
 
     def __init__(self, *, again: bool = False) -> None:
-        self.world = World(PARTITIONS, again=again)
+        self.world = Recorded(again=again)
         self.calls: list[tuple[Call, dict[bytes, PartitionId]]] = []
         self._count = 0
 
@@ -42,7 +86,8 @@ class Run:
         for number in where:
             self._count += 1
             values[b"%d" % self._count] = PARTITIONS[number]
-        drafts = [put_draft(partition, value) for value, partition in values.items()]
+        # A key has one partition.
+        drafts = [put_draft(partition, value, b"%d" % partition[1]) for value, partition in values.items()]
         self.calls.append((self.world.call(drafts, whole=whole), values))
 
     def step(self, action: tuple[str, object]) -> None:
@@ -68,7 +113,7 @@ class Run:
                 world.connect()
             case ("takeover", (int(number), int(lose))):
                 world.owner.takeover(PARTITIONS[number], lose)
-                world.do(world.core.heads(world.owner.heartbeat()))
+                world.take_heads(world.owner.heartbeat())
             case _:
                 world.sync()
 
@@ -95,6 +140,7 @@ def test_random_worlds_keep_the_rules_of_the_session(script: list[tuple[str, obj
     }
     assert_every_call_has_one_outcome(run, standing)
     assert_no_sequence_names_two_events(run.world)
+    assert_each_write_is_recorded_once_and_what_stands_is_not_called_lost(run.world)
     assert_each_call_depends_on_the_calls_before_it(run, standing)
     assert_partitions_keep_the_order_of_the_calls(run)
 
@@ -118,6 +164,7 @@ def test_whatever_is_lost_goes_again_once_and_in_the_order_of_the_calls(script: 
         for partition, at in call.positions.items():
             assert at in {position for position, _ in run.world.owner.partitions[partition].events}
     assert_no_sequence_names_two_events(run.world)
+    assert_each_write_is_recorded_once_and_what_stands_is_not_called_lost(run.world)
     assert_partitions_keep_the_order_of_the_calls(run)
     assert run.world.core.has_room(1 << 20), "nothing of the window is taken"
 
@@ -139,6 +186,18 @@ def assert_no_sequence_names_two_events(world: World) -> None:
     for event in world.sent:
         values = put_values(event)
         assert written.setdefault((event.partition_id, event.head.sequence), values) == values
+
+
+def assert_each_write_is_recorded_once_and_what_stands_is_not_called_lost(world: Recorded) -> None:
+    """A refused event's sequence is given to no other event, so a value names one write."""
+    written = [(line.key, line.value) for line in world.lines if isinstance(line, Write) and "/kv/" in line.key]
+    assert len(set(written)) == len(written)
+    lost = {(line.key, line.value) for line in world.lines if isinstance(line, Lost)}
+    for partition, owned in world.owner.partitions.items():
+        for _, event in owned.events:
+            key = item_key(topic_label(str, partition[0]), b"%d" % partition[1])
+            entry = key, f"p/1/{event.head.sequence}"
+            assert entry in written and entry not in lost
 
 
 def assert_each_call_depends_on_the_calls_before_it(run: Run, standing: dict[bytes, tuple[int, EventFrame]]) -> None:
