@@ -85,17 +85,20 @@ def read_history(
     """Reads the files, one after the other, as one history; what one process did may stand in several, in their order.
 
     `progress` is called with the bytes of each line. Needs some 700 bytes of memory for each operation, and 4 for each operation and
-    process that writes. Raises `InvalidHistory` for a bad file or one that is too large, `OSError` for one that cannot be read.
+    process that writes. Raises `InvalidHistory` for a bad file, or where nothing or too much stands in them, `OSError` for one that cannot be read.
     """
-    builder, deliveries = OperationsBuilder(), Deliveries()
+    builder, deliveries, lines = OperationsBuilder(), Deliveries(), 0
     for file in files:
         builder.add_file(file)
         for number, line in read_lines(file, progress):
+            lines += 1
             if isinstance(line, Write | Read | Lost):
                 builder.add(number, line)
             else:
                 deliveries.add(os.fspath(file), number, line)
     operations = builder.build()
+    if not lines:
+        raise InvalidHistory("there is not one line to check", remedy="Name the files that were recorded into")
     _refuse_too_large(operations)
     return History(operations, deliveries)
 

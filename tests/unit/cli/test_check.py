@@ -53,6 +53,11 @@ def test_a_witness_from_several_files_names_them(tmp_path: Path, capsys: Capture
     assert f"        1  r x = 1  {second}" in capsys.readouterr().out.splitlines()
 
 
+def test_a_history_without_a_line_is_a_bad_file(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["check", save(tmp_path, [])]) == 2
+    assert "not one line" in capsys.readouterr().err
+
+
 def test_names_that_no_line_can_show_are_quoted_as_in_the_file(tmp_path: Path, capsys: Captured) -> None:
     process, key = "a\nb", "t#01/kv/\x00\x1b[31m"
     lines: list[Line] = [Write(process, key, "\x7f"), Read(process, key, None), Apply("r\r", "m\t/0", 7)]

@@ -25,10 +25,15 @@ def case(name: str) -> list[Line]:
     return next(each for each in CASES if each.name == name).lines()
 
 
-def test_a_history_of_nothing_holds(tmp_path: Path) -> None:
+def test_a_history_of_which_all_was_lost_holds(tmp_path: Path) -> None:
     for model in Model:
-        verdict = check_history([save(tmp_path)], model)
+        verdict = check_history([save(tmp_path, Write("t", "x", 1), Lost("t", "x", 1))], model)
         assert verdict.ok and verdict.operations == verdict.deliveries == 0
+
+
+def test_nothing_at_all_is_no_history(tmp_path: Path) -> None:
+    with pytest.raises(InvalidHistory, match="not one line"):
+        check_history([save(tmp_path)], Model.PRAM)
 
 
 @pytest.mark.parametrize("model", Model)
