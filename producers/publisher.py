@@ -367,7 +367,7 @@ class Publisher:
         if self._observes is not None:
             vector, token = self._seen_by(self._observes)
             if vector is not self._observed:
-                self._session.observe(self._directory.standing_ids(vector, must_be_known=True), token)
+                self._session.observe(self._directory.standing_ids(vector), token)
                 self._observed = vector
 
     def _seen_by(self, seen: Observable) -> tuple[VersionVector[str], Token | None]:

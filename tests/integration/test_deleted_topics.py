@@ -114,3 +114,18 @@ def test_a_name_that_another_client_made_again_is_looked_up_again(broker: ps.Bro
         client.delete_topic("model")
         with pytest.raises(ps.UnknownTopic, match="'model'"):
             other.versions("model")
+
+
+def test_a_replica_that_has_seen_a_deleted_topic_is_observed_by_clients_that_never_heard_of_it(
+    broker: ps.Broker, client: ps.Client
+) -> None:
+    for name in ("gone", "kept"):
+        client.create_topic(name)
+    client.publisher("gone", producer="writer").put("k", b"v").accepted.result(5.0)
+    written = client.publisher("kept", producer="writer").put("k", b"v")
+    replica = client.replica("kept")
+    replica.wait(written, 5.0)
+    client.delete_topic("gone")
+    with ps.connect(broker.endpoint) as other:
+        pub = other.publisher("kept", producer="observer", observes=replica)
+        assert ("gone", 0) in replica.vector and ("gone", 0) not in pub.put("k", b"w").accepted.result(5.0)
