@@ -73,8 +73,10 @@ class PartitionCore:
         """Added to monotonic time it gives the partition's time."""
         self._opened_ns = 0
         self._durable = 0
+        self._record, self._before = 0, 0
+        """Where this epoch begins, and the last position before it."""
         self._waiting: deque[tuple[int, Answer | FanOut]] = deque()
-        """Under `write_through`: what goes out once the log has the position for good."""
+        """What goes out once its position is accepted: under `write_through`, and where the epoch only `begins`."""
         self._through = settings.persistence == "write_through"
         self._lasting = settings.persistence != "none"
 
@@ -243,11 +245,11 @@ class PartitionCore:
         return effects + self._accept(frame, at, None)
 
     def synced(self, position: int) -> list[Effect]:
-        """The log that lasts has everything up to `position` for good. Under `write_through` answers and fan-out come now."""
+        """The log that lasts has everything up to `position` for good. Answers and fan-out that waited for it come now."""
         assert position <= self.state.position, "the log cannot be ahead of its owner"
         self._durable = max(self._durable, position)
         released: list[Effect] = []
-        while self._waiting and self._waiting[0][0] <= self._durable:
+        while self._waiting and self._waiting[0][0] <= self.accepted:
             released.append(self._waiting.popleft()[1])
         return released
 
@@ -268,17 +270,21 @@ class PartitionCore:
 
     @property
     def accepted(self) -> int:
-        return self._durable if self._through else self.state.position
+        if self._through:
+            return self._durable
+        return self._before if self.begins else self.state.position
 
     @property
     def durable(self) -> int:
-        """Under "none" accepted stands for durable, while an epoch lasts whose beginning is durable."""
-        return self._durable if self._lasting or self.begins else self.state.position
+        """Under "none" accepted stands for durable, while the epoch lasts."""
+        return self._durable if self._lasting else self.accepted
 
     @property
     def begins(self) -> bool:
-        """The log does not have the epoch's beginning for good: nothing is accepted yet."""
-        return self._durable < position(self.epoch, 0)
+        """The log does not have the epoch's beginning for good: nobody sees anything of it yet, whatever the persistence. A power
+        failure would take it back; where the clock has been set back its positions are given again then, or never come.
+        """
+        return self._durable < self._record
 
     @property
     def answers_wait_for(self) -> int:
@@ -287,8 +293,8 @@ class PartitionCore:
 
     @property
     def ends(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, end position) of finished epochs, oldest first."""
-        return tuple(self.state.ends)
+        """(epoch, end position) of finished epochs, oldest first: of those that ended for good."""
+        return tuple(each for each in self.state.ends if each[1] < self._before or not self.begins)
 
     def time(self, monotonic_ns: int) -> int:
         """The partition's time, ns since 1970: steady, never before the last stamp."""
@@ -363,11 +369,11 @@ class PartitionCore:
     def _open_epoch(self, monotonic_ns: int) -> list[Effect]:
         """The claimed epoch's record and a base. Joins of the epoch before are over."""
         time, end = self.time(monotonic_ns), self.state.position
-        self._opened_ns = monotonic_ns
+        self._opened_ns, self._before = monotonic_ns, end
         record = epoch_record(self.partition, self._tenure, end, time, self._nonce)
         self.state.apply(decode_event(record))
         self._joined.clear()
-        at = self.state.position
+        at = self._record = self.state.position
         effects: list[Effect] = [Append(record, at)]
         effects += self._when_accepted(at, FanOut(record, at))
         effects.append(Append(self.base(), at, self._lasting))
@@ -375,7 +381,6 @@ class PartitionCore:
 
     def _next_epoch(self, monotonic_ns: int) -> list[Effect]:
         """All offsets are used: claim and open the next epoch; every session joins again."""
-        self._durable = self.durable
         epoch = next_epoch(self.epoch, self.time(monotonic_ns) / 1e9)
         self._tenure = Tenure(epoch, self._tenure.boot, self._tenure.failed_writes)
         claim = claim_record(self.partition, epoch, self._nonce, self._owner)
@@ -401,8 +406,8 @@ class PartitionCore:
         return effects
 
     def _when_accepted(self, at: int, effect: Answer | FanOut) -> list[Effect]:
-        """The effect now, or kept until the log has `at` for good (`write_through`)."""
-        if not self._through or at <= self._durable:
+        """The effect now, or kept until `at` is accepted."""
+        if at <= self.accepted:
             return [effect]
         # The answer to a repeat may wait behind later positions than its own, and then goes out with those.
         self._waiting.append((at, effect))

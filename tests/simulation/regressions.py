@@ -93,4 +93,22 @@ REGRESSIONS = [
             "95 rest, 96 rest, 97 rest, 98 rest, 102 rest, 103 rest, 104 rest, 110 end broker",
         ),
     ),
+    Regression(
+        "a replica had been shown the record of a new epoch which a power failure took back, and the clock was behind",
+        Scenario.of(
+            1269,
+            "0 rest, 1 rest, 4 publish, 6 publish, 7 rest, 10 rest, 11 publish, 14 publish, 16 rest, 17 rest, 31 rest, "
+            "34 cut one way, 35 rest, 36 publish, 37 rest, 38 rest, 39 set the clock, 50 put, 52 put, 53 kill amidst, 54 rest, "
+            "56 rest, 57 publish, 66 rest, 67 publish, 76 rest, 78 sync",
+        ),
+    ),
+    Regression(
+        "a replica that began was to reach a position of an epoch which a power failure took back, and never could",
+        Scenario.of(
+            1175,
+            "2 rest, 3 end broker, 6 publish, 19 rest, 32 publish, 41 publish, 42 publish, 66 crash replica, 67 rest, "
+            "68 crash replica, 73 publish, 76 set the clock, 77 kill amidst, 78 start replica, 79 rest, 81 rest, 82 publish, "
+            "83 rest, 84 put, 86 rest",
+        ),
+    ),
 ]
