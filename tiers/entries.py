@@ -47,7 +47,7 @@ class EntryTable:
         self._entries: dict[bytes, Entry] = {}
         self._deadlines: SortedList[tuple[int, bytes]] = SortedList()
         self._nbytes = 0
-        self._changed: set[bytes] | None = None
+        self._changed: dict[bytes, None] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -121,17 +121,17 @@ class EntryTable:
         """
         self._replace(key, self._entries.get(key), entry, forced=True)
 
-    def changed(self) -> set[bytes]:
-        """The keys written, removed or put back since the last call: what a write-back has not seen. None is noted before the first
-        call. With nothing applied meanwhile (under the lock that holds the applier off).
+    def changed(self) -> list[bytes]:
+        """The keys written, removed or put back since the last call, in the order of their first change: what a write-back has not
+        seen. None is noted before the first call. With nothing applied meanwhile (under the lock that holds the applier off).
         """
-        changed, self._changed = self._changed, set()
-        return changed or set()
+        changed, self._changed = self._changed, {}
+        return list(changed or ())
 
     def clear(self) -> None:
         """Removes all entries, and gives their bytes back."""
         if self._changed is not None:
-            self._changed.update(self._entries)
+            self._changed.update(dict.fromkeys(self._entries))
         self._entries.clear()
         self._deadlines.clear()
         self._budget.refund(self._nbytes)
@@ -154,7 +154,7 @@ class EntryTable:
             self._budget.refund(-growth)
         self._nbytes += growth
         if self._changed is not None:
-            self._changed.add(key)
+            self._changed[key] = None
 
 
 def _charged_bytes(key: bytes, entry: Entry | None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+import xxhash
+
 from fakes.changelogs import FakeChangelog, FakeChangelogs, Stored
 from paramstream.consistency.vector import PartitionId
 from paramstream.eventlog.changelog import ChangelogRecord
@@ -42,6 +44,10 @@ class SimChangelogs(FakeChangelogs):
         """Of one of them, which somebody may just be reading."""
         if self.stored:
             self.stored[chance.choice(sorted(self.stored))].compact(tombstones=chance.random() < 0.5)
+
+    def digest(self) -> str:
+        """Of all records, in their order: which key was written before which shows nowhere else."""
+        return xxhash.xxh3_64(repr(sorted(self.stored.items(), key=lambda item: item[0])).encode()).hexdigest()
 
     def has(self, partition: PartitionId) -> bool:
         """Something was flushed."""

@@ -258,6 +258,7 @@ class World:
 
     def _begin_anew(self, chance: random.Random) -> None:
         """Whatever is left of snapshots and changelogs leads to the same: who can begin with one does."""
+        self.trace.note(f"changelogs hold {self.changelogs.digest()}")
         for consumer in self.consumers:
             copies = self._copies_for(consumer)
             if copies:
