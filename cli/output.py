@@ -46,7 +46,7 @@ class Progress:
         if self._shown and now - self._drawn_at >= REDRAW_S:
             self._drawn_at = now
             share = f" {100 * self._done // self._total:3d} %" if self._total else ""
-            size = f" ({self._done / 2**20:.0f} MiB)" if self._done else ""
+            size = f" ({self._done / 2**20:.0f} MiB)" if self._total or self._done else ""
             sys.stderr.write(f"\r\x1b[K{self._what}{share}{size}")
             sys.stderr.flush()
 

@@ -86,7 +86,7 @@ for _ in range(100):
         ({"a": np.array([object()])}, "state['a']", "dtype object"),
         ({"a": np.arange(8)[::2]}, "state['a']", "strided"),
         ({"a": np.arange(2, dtype=">i8")}, "state['a']", "byte order"),
-        ({"a": np.ma.masked_array([1], [True])}, "state['a']", "MaskedArray"),
+        ({"a": np.ma.masked_array([1], [True])}, "state['a']", "masked array"),
         ({"a": shared, "b": [shared[1:3]]}, "state['b'][0]", "that of state['a']"),
         ({"a": endless}, "state['a'][0]", "same object"),
         ({"a": deep}, "", "deeper"),
