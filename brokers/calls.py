@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..consistency.vector import PartitionId
 from ..errors import Fenced, NotOwner, ParamstreamError, UnknownTopic
@@ -174,7 +174,8 @@ class Calls:
         fenced = _fenced(call, self.meta.producer_incarnation(call.name))
         if fenced is not None:
             # What only a broker believes that was taken over is no reason to end a session.
-            self._pending.when(self._meta_stands(), lambda: reply.fail(fenced))
+            owned = self._partitions.owned.get(META)
+            self.when_confirmed({} if owned is None else {META: owned}, lambda: reply.fail(fenced))
             return
         unconfirmed: dict[PartitionId, Unconfirmed] = {(u.topic, u.partition): u for u in call.unconfirmed}
         peer.joined[call.incarnation] = call.name
@@ -190,19 +191,23 @@ class Calls:
                 if owned.error is not None and not isinstance(owned.error, Fenced)
             ),
         )
-        needs = {partition: self._confirmed_by(owned) for partition, owned in healthy.items()}
-        self._pending.when(needs, lambda: reply.answer(joined))
+        self.when_confirmed(healthy, lambda: reply.answer(joined))
 
-    def _meta_stands(self) -> dict[PartitionId, int]:
-        """What must be durable before anybody is told what `__meta` says; nothing where that was read from the log."""
-        owned = self._partitions.owned.get(META)
-        return {} if owned is None else {META: self._confirmed_by(owned)}
+    def when_confirmed(self, owned: Mapping[PartitionId, Owned], give: Callable[[], None]) -> None:
+        """`give` once it is certain that no other broker owns any of these by now."""
+        needs = {partition: self._confirmed_by(each) for partition, each in owned.items()}
+        self._pending.when(needs, give, self._looks(owned))
+
+    def _looks(self, owned: Mapping[PartitionId, Owned]) -> dict[PartitionId, float]:
+        """Under persistence "none" no record tells who owns a partition: where brokers share the log its tail does."""
+        now = time.monotonic()
+        return {p: now for p, each in owned.items() if self._partitions.log.shared and not each.lasts}
 
     def _confirmed_by(self, owned: Owned) -> int:
         """The position that must be durable before an answer that rests on this broker's being the owner.
 
         Where brokers share the log that of a record written since: only such a one shows that no other owner had claimed it.
-        Under persistence "none" nothing is ever durable, and there is none.
+        Under persistence "none" there is none (`_looks`).
         """
         if self._partitions.log.shared and owned.lasts:
             return self._write(owned.core.partition, Note(), ())
@@ -219,16 +224,16 @@ class Calls:
     def _describe(self, call: DescribePartitions, reply: Reply) -> None:
         topic = self._topics.by_id(call.topic)
         now = self._monotonic_ns()
-        needs: dict[PartitionId, int] = {}
+        proved: dict[PartitionId, Owned] = {}
         records: list[PartitionRecord] = []
         for number in range(topic.partitions + 1):
             is_asked = call.partitions is None or number in call.partitions
             if is_asked and self._partitions.is_here((topic.id, number)):
                 owned = self._partitions.healthy((topic.id, number))
                 if call.proved:
-                    needs[topic.id, number] = self._confirmed_by(owned)
+                    proved[topic.id, number] = owned
                 records.append(owned.core.describe(owned.log.start, now))
-        self._pending.when(needs, lambda: reply.answer(records))
+        self.when_confirmed(proved, lambda: reply.answer(records))
 
     def _prepare_commit(self, call: PrepareCommit, reply: Reply) -> None:
         topic = self._topics.by_id(call.topic)
@@ -239,21 +244,26 @@ class Calls:
         except ParamstreamError as error:
             refusal = error
             # A broker that was taken over lacks what stands by now.
-            self._pending.when({weights: self._confirmed_by(owned)}, lambda: reply.fail(refusal))
+            self.when_confirmed({weights: owned}, lambda: reply.fail(refusal))
         else:
             self._pending.when({weights: owned.core.answers_wait_for}, lambda: reply.answer(prepared))
 
     def _await_durable(self, call: AwaitDurable, reply: Reply) -> None:
         """Of partitions that other brokers own nothing is said: neither waited for nor called lost."""
         needs: dict[PartitionId, int] = {}
+        lost: dict[PartitionId, Owned] = {}
         for topic_id, number, at in call.positions:
             partition = self._topics.by_id(topic_id).id, number
             if partition in self._partitions.owned:
                 owned = self._partitions.healthy(partition)
                 # What it seems to have lost may stand with whoever has taken it over.
-                until = at if not owned.core.is_lost(at) else self._confirmed_by(owned)
+                until = at
+                if owned.core.is_lost(at):
+                    lost[partition], until = owned, self._confirmed_by(owned)
                 needs[partition] = max(until, needs.get(partition, 0))
-        self._pending.when(needs, lambda: reply.answer([at for at in call.positions if self._is_lost(*at)]))
+        self._pending.when(
+            needs, lambda: reply.answer([at for at in call.positions if self._is_lost(*at)]), self._looks(lost)
+        )
 
     def _is_lost(self, topic_id: int, number: int, at: int) -> bool:
         if not self._partitions.is_here((topic_id, number)):

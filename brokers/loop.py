@@ -21,7 +21,7 @@ from ..errors import CorruptLog, Fenced, InvalidEvent, ParamstreamError, Unknown
 from ..eventlog.log import PartitionLog
 from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer, EventFrame, decode_event
-from ..events.kinds import Note, Payload
+from ..events.kinds import Payload
 from ..events.limits import MAX_EVENT_BYTES
 from ..transport.calls import BrokerRecord
 from ..transport.messages import (
@@ -74,6 +74,9 @@ IDLE_S = 0.05
 MOVED_S = 0.005
 """A durable head that has moved is told at most this often."""
 
+LOOK_HOLDS_S = 10.0
+"""A look at a log's tail is good for so long, where whoever is sent away for it comes back and asks again."""
+
 BATCH_MESSAGES = 256
 
 SLACK = 2
@@ -103,7 +106,7 @@ class Loop:
         self._clients = Clients(socket, partitions)
         self.syncer = Syncer(self._post_synced, self._post_stopped)
         self.holding = Holding(self._log_is_behind)
-        self._pending = Pending(partitions.owned)
+        self._pending = Pending(partitions.owned, self._is_still_owner)
         self.owning = Owning(partitions, worker, reader, self.holding, self)
         topics = Topics(partitions, self.owning, worker, self._pending, self.write)
         self._reports = Reports()
@@ -142,7 +145,7 @@ class Loop:
         wake = min(self._next_heartbeat, now + IDLE_S)
         if self._moved:
             wake = min(wake, self._next_moved)
-        if self._blocked or self._clients.have_outboxes:
+        if self._blocked or self._clients.have_outboxes or self._pending.is_looking:
             wake = min(wake, now + MOVED_S)
         if self.holding.is_ready:
             wake = now
@@ -151,6 +154,8 @@ class Loop:
         for peer, frame in self.holding.ready(BATCH_MESSAGES):
             self._sequence(peer, frame)
             self._let_go_stopped()
+        if self._pending.is_looking:
+            self._pending.durable_moved()
         self._end_batch()
         self._beat(time.monotonic())
         self._let_go_stopped()
@@ -325,16 +330,13 @@ class Loop:
         if follow.after <= owned.core.accepted or not self._partitions.log.shared:
             self._begin(peer, follow)
         # The follower has had more than this broker: either the log is an older one, or another broker has taken over.
-        elif owned.lasts:
-            # A record that counts tells which.
-            self._pending.when({partition: self.write(partition, Note(), ())}, lambda: self._begin(peer, follow))
-        elif self._is_still_owner(owned):
-            self._begin(peer, follow)
+        else:
+            self._calls.when_confirmed({partition: owned}, lambda: self._begin(peer, follow))
 
-    def _is_still_owner(self, owned: Owned) -> bool:
-        """Without a record that would tell. False where it is not known yet: whoever asks asks again."""
+    def _is_still_owner(self, owned: Owned, since: float) -> bool:
+        """Whether no other broker had claimed it by then. False where that is not known yet: whoever asks asks again."""
         try:
-            return owned.durable.look()
+            return owned.durable.look(since)
         except ParamstreamError as error:
             self._stops(owned, error)
             return False
@@ -346,7 +348,8 @@ class Loop:
             for owned in self._partitions.owned.values()
             if (owned.core.settings.topic_name, owned.core.partition[1]) == (beyond.topic, beyond.partition)
         ]
-        return not self._partitions.log.shared or all(self._is_still_owner(owned) for owned in named)
+        since = time.monotonic() - LOOK_HOLDS_S
+        return not self._partitions.log.shared or all(self._is_still_owner(owned, since) for owned in named)
 
     def _begin(self, peer: Peer, follow: Follow) -> None:
         partition = (follow.topic, follow.partition)

@@ -105,9 +105,10 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def look(self) -> bool:
-        """See whether another owner's claim stands, though nothing is to be written. Does not wait: False while the log is read; asked
-        again, True once it was. Where brokers share the log, raises `Fenced` as `sync` does; elsewhere there is nothing to see.
+    def look(self, since: float) -> bool:
+        """See whether another owner's claim stood at `since`, a `time.monotonic()`, though nothing is to be written. Does not wait: False
+        while the log is read; asked again, True once all that stood then was. Where brokers share the log, raises `Fenced` as `sync`
+        does; elsewhere there is nothing to see.
         """
         ...
 

@@ -134,7 +134,7 @@ class MemoryPartition:
             at = bisect_right(segment.positions, after)
             yield from zip(islice(segment.positions, at, None), islice(segment.frames, at, None), strict=True)
 
-    def look(self) -> bool:
+    def look(self, since: float) -> bool:
         return True
 
     def cut(self, before: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from threading import Condition
@@ -35,9 +36,6 @@ T = TypeVar("T")
 
 SYNC_WAIT_S = 0.2
 """`sync` returns after so long at the latest, with how far it has come."""
-
-LOOK_HOLDS_S = 10.0
-"""So long what `look` has seen is an answer: whoever asked asks again within that."""
 
 RETRY_S = 0.2
 """Between two tries while Kafka is in trouble."""
@@ -79,9 +77,8 @@ class KafkaPartition:
         self._is_woken = False
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
-        self._is_looking = False
-        self._looked = -LOOK_HOLDS_S
-        """When the tail was read last because `look` asked for it."""
+        self._began = self._looked = -math.inf
+        """When the present work began; and when the last one did by which all that stood then is known."""
         self._is_released = False
         self._counted = 0
         """What of the tally is this partition's: its bytes, while it is owned here."""
@@ -196,13 +193,12 @@ class KafkaPartition:
                     return self._core.known.reached
                 self._changed.wait(left)
 
-    def look(self) -> bool:
+    def look(self, since: float) -> bool:
         with self._changed:
             self._check()
-            if time.monotonic() - self._looked < LOOK_HOLDS_S:
+            if self._looked >= since:
                 return True
             self._core.look()
-            self._is_looking = True
         self._thread.soon(self._wake.set)
         return False
 
@@ -228,6 +224,7 @@ class KafkaPartition:
         """All that there is to do now."""
         while True:
             with self._changed:
+                self._began = time.monotonic()
                 work = self._core.work()
             try:
                 match work:
@@ -294,8 +291,8 @@ class KafkaPartition:
 
     def _seen(self, is_all: bool) -> None:
         """What stands was read to the log's end, or was found to follow directly. The lock is held."""
-        if is_all and self._is_looking:
-            self._is_looking, self._looked = False, time.monotonic()
+        if is_all:
+            self._looked = self._began
 
     def _note(self, stood: Stood | None) -> None:
         """The lock is held."""

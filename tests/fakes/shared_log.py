@@ -287,7 +287,7 @@ class FakeSharedPartition:
                 batch, nbytes = Batch(batch.frames, prefix.position), nbytes + len(frame)
         return batch
 
-    def look(self) -> bool:
+    def look(self, since: float) -> bool:
         self._work()
         self._check()
         return True

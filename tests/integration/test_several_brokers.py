@@ -58,10 +58,10 @@ class Brokers:
         self.clients.append(client)
         return client
 
-    def share_topic(self, client: ps.Client) -> ps.TopicInfo:
+    def share_topic(self, client: ps.Client, persistence: str = "write_back") -> ps.TopicInfo:
         """The topic "model" with 8 partitions of state, of which both of two brokers have some."""
         while True:
-            topic = client.create_topic("model", partitions=8)
+            topic = client.create_topic("model", partitions=8, persistence=persistence)
             # Slots go out by turns. A topic's id is random, and now and then all of its partitions fall to one.
             if len({slot_of((topic.id, number)) % 2 for number in range(8)}) == 2:
                 return topic
@@ -203,11 +203,13 @@ def test_what_a_frozen_owner_accepted_is_lost_and_its_late_appends_are_void(brok
     )
 
 
-def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers) -> None:
+@pytest.mark.parametrize("persistence", ["write_back", "none"])
+def test_a_broker_that_was_taken_over_answers_no_join(brokers: Brokers, persistence: str) -> None:
+    """Under "none" no record tells of the other's claim: the log's tail is looked at."""
     brokers.start("one")
     brokers.start("two")
     client = brokers.client()
-    topic = brokers.share_topic(client)
+    topic = brokers.share_topic(client, persistence)
     with RawClient(brokers.open[brokers.owner_of(META)].endpoint) as raw:
         assert raw.welcome(WAIT_S) is not None
         incarnation = raw.ask(OpenProducer("trainer"), int, WAIT_S)

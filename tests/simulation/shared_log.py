@@ -6,6 +6,7 @@ What Kafka holds is `fakes.kafka_wire`'s; what an owner believes of it is the re
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from paramstream.eventlog.counting import BEGINNING
 from paramstream.eventlog.kafka.core import OwnerCore, Reread, Send, Stood
 from paramstream.eventlog.kafka.index import Entry, OffsetIndex
 from paramstream.eventlog.kafka.lookup import Lookup
-from paramstream.eventlog.kafka.partition import LOOK_HOLDS_S
 from paramstream.eventlog.kafka.recovery import find
 from paramstream.eventlog.kafka.scan import Place, Scan
 from paramstream.eventlog.kafka.tail import Tail
@@ -234,8 +234,7 @@ class Tenure:
         self._is_owned = False
         self._broken: ParamstreamError | None = None
         self._request: Request | None = None
-        self._is_looking = False
-        self._looked = -LOOK_HOLDS_S
+        self._began = self._looked = -math.inf
         self._scan: Scan | None = None
         """A reread under way."""
 
@@ -291,12 +290,11 @@ class Tenure:
             at, nbytes = each.prefix.position, nbytes + len(each.frame)
         return logs.Batch(frames, at)
 
-    def look(self) -> bool:
+    def look(self, since: float) -> bool:
         self._check()
-        if self._log.kafka.clock.now - self._looked < LOOK_HOLDS_S:
+        if self._looked >= since:
             return True
         self._core.look()
-        self._is_looking = True
         return False
 
     def cut(self, before: int) -> int:
@@ -335,6 +333,7 @@ class Tenure:
             case Send(records):
                 self._scan = None
                 clock = self._log.kafka.clock
+                self._began = clock.now
                 self._request = Request(self._kafka, self._log.broker, records, clock.now)
                 self._log.kafka.send(self._request)
             case Reread(offset):
@@ -358,6 +357,7 @@ class Tenure:
         scan = self._scan if chance.random() < 0.9 else None  # Else a request failed, and it begins anew.
         if scan is None or scan.offset < offset:
             scan = self._scan = Scan(self._place, offset, self._kafka.end)
+            self._began = self._log.kafka.clock.now
         if not scan.is_done:
             for whole in at_once(scan.page(chance.choice([1, 1 << 20]))):
                 self._note(self._core.met(whole))
@@ -367,8 +367,8 @@ class Tenure:
             self._seen(True)
 
     def _seen(self, is_all: bool) -> None:
-        if is_all and self._is_looking:
-            self._is_looking, self._looked = False, self._log.kafka.clock.now
+        if is_all:
+            self._looked = self._began
 
     def _note(self, stood: Stood | None) -> None:
         if stood is not None:

@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, log: FakeSharedLog) -> None:
         self.partitions = Partitions(log, "bench", time.time, time.monotonic_ns)
         self.holding = Holding(lambda partition: False)
-        self.pending = Pending(self.partitions.owned)
+        self.pending = Pending(self.partitions.owned, lambda owned, since: True)
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.sent_away = 0
         self.deleted: list[PartitionId] = []
