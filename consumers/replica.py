@@ -24,6 +24,7 @@ import msgspec
 import xxhash
 
 from ..consistency.gate import Ordering
+from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
     EventLost,
@@ -343,13 +344,12 @@ class Replica:
             self._wait(vector, target.positions, deadline)
 
     def _wait(self, vector: VersionVector[str], written: VersionVector[str], deadline: float) -> None:
-        named = {(name, number) for name, number in vector}
-        self._waits.until(
-            self._waits.seen(vector, written),
-            deadline,
-            str(vector),
-            lambda partition: (self._directory.name_of(partition[0]), partition[1]) in named,
-        )
+        def lacks(partition: PartitionId) -> bool:
+            """What is waited for there is not applied."""
+            at = vector.get((self._directory.name_of(partition[0]) or "", partition[1]), START)
+            return at > self._core.positions().get(partition, START)
+
+        self._waits.until(self._waits.seen(vector, written), deadline, str(vector), lacks)
 
     def status(self) -> ReplicaStatus:
         """The state of this moment; it never says more than is known."""
