@@ -114,7 +114,7 @@ def _history(world: World) -> Iterable[str]:
 def _fenced_rightly(world: World) -> Iterable[str]:
     names = Counter(producer.name for producer in world.producers)
     for producer in world.producers:
-        if producer.fenced and names[producer.name] == 1:
+        if producer.fenced and names[producer.name] == 1 and not producer.left_opening:
             yield f"{producer.name}, though nobody else opens its name"
 
 

@@ -93,6 +93,10 @@ class SimProducer:
         """A publish under way, its events to come, and the next one."""
         self._by_call: dict[int, Made] = {}
         self._join_wanted = False
+        self._opens = False
+        """It has asked for an incarnation, and knows of none."""
+        self.left_opening = False
+        """A process of the name died so. What it asked for may come late, and then its successor is the older one."""
         self.joins: list[tuple[int, dict[PartitionId, int]]] = []
         """(incarnation, partition → epoch joined) of every join that was answered."""
 
@@ -123,6 +127,7 @@ class SimProducer:
                 self._joined(join, joined)
             case Told(call=OpenProducer(), answer=int() as incarnation):
                 if core is None:
+                    self._opens = False
                     self.incarnation = incarnation
                     self._ask()
             case Told(call=DescribePartitions(), answer=list()) if core is not None:
@@ -165,6 +170,7 @@ class SimProducer:
 
     def crash(self) -> None:
         """The process ends, and what it had not sent with it."""
+        self.left_opening, self._opens = self.left_opening or self._opens, False
         self.core = None
         self.fenced = False
         self.live = []
@@ -248,6 +254,7 @@ class SimProducer:
             self._ask_what_stands()
             return
         if not self.incarnation:
+            self._opens = True
             self.connection.send(Asked(OpenProducer(self.name)))
             return
         unconfirmed = self.core.unconfirmed() if self.core is not None else ()
