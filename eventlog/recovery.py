@@ -23,6 +23,8 @@ from .index import Entry, Index
 from .marks import End
 from .segment import HEADER_NBYTES, MAX_READ_NBYTES, Damage, ReadAt, Record, find_whole_record
 
+_LOST = "it was under no successful sync when a write failed"
+
 
 @dataclass(frozen=True, slots=True)
 class Tail:
@@ -62,9 +64,10 @@ class Recovery:
         self._cut: list[str] = []
 
     def run(self) -> Tail:
+        if self._unsynced_is_lost:
+            self._count_failure()
         segments = self._load()
         if self._unsynced_is_lost and self._end is not None:
-            self._count_failure()
             self._cut_behind(segments, self._end)
         first = link(segments)
         for segment in segments[:first]:
@@ -80,7 +83,7 @@ class Recovery:
 
     def _load(self) -> list[Segment]:
         """The files with their headers. Those that were never finished, and that no later one continues, are removed: a power
-        failure may bring them back.
+        failure may bring them back. So is one that, header and all, was under no sync when a write failed.
         """
         segments, unread = list[Segment](), list[tuple[int, CorruptLog]]()
         for number in segment_numbers(self._disk.names(self._folder)):
@@ -90,7 +93,10 @@ class Recovery:
                 try:
                     segment = Segment(path, read_header(read, path, self._partition), size)
                 except CorruptLog as error:
-                    unread.append((number, error))
+                    if self._is_lost(number) and not error.remedy:
+                        self._discard(path, size, _LOST)
+                    else:
+                        unread.append((number, error))
                     continue
             self._pass_over(segments, unread, segment)
             unread.clear()
@@ -121,12 +127,17 @@ class Recovery:
             self._refuse_loss(path, 0, reached, error.problem)
         self._discard(path, size, error.problem)
 
+    def _is_lost(self, number: int) -> bool:
+        """Nothing of the file, not even its header, was under a sync when a write or sync failed."""
+        if not self._unsynced_is_lost or self._end is None:
+            return False
+        return number > self._end.number or (number == self._end.number and self._end.offset <= HEADER_NBYTES)
+
     def _cut_behind(self, segments: list[Segment], end: End) -> None:
-        reason = "it was under no successful sync when a write failed"
         while segments and segments[-1].number > end.number:
-            self._remove(segments.pop(), reason)
+            self._remove(segments.pop(), _LOST)
         if segments and segments[-1].number == end.number and segments[-1].end > max(end.offset, HEADER_NBYTES):
-            self._shorten(segments[-1], max(end.offset, HEADER_NBYTES), reason)
+            self._shorten(segments[-1], max(end.offset, HEADER_NBYTES), _LOST)
 
     def _read(self, segments: list[Segment], base_index: int) -> Tail | None:
         """Read from the newest base on, cut the torn tail, sync. None where that removed the newest file."""

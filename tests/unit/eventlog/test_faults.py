@@ -314,6 +314,51 @@ def test_what_recovery_kept_is_stored_though_whoever_met_a_failed_sync_was_kille
     assert as_pairs(partition.recover().records) == kept
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_file_that_no_sync_covered_when_a_second_one_failed_is_removed_though_its_header_is_not_there(
+    seed: int,
+) -> None:
+    files, chance, owner = SimFiles(), random.Random(seed), Owner()
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    stands = list(owner.events)
+    append_all(partition, [owner.put() for _ in range(40)])
+    # Of the file that ends, and, past that of the count of failures, of the file to which the rest goes.
+    files.faults += [Fault("sync", errno.EIO, 0, 1, chance), Fault("sync", errno.EIO, 1, 1, chance)]
+    with pytest.raises(CorruptLog, match="cannot write"):
+        partition.sync()
+    files.kill()
+    files.forget_pages()
+    log = LocalLog(Path("/log"), LIMIT, boot="1", disk=files)
+    before = log.failed_writes
+    partition = log.open(PARTITION)
+    partition.recover()
+    assert read_all(partition) == stands
+    assert log.failed_writes > before, "what was accepted and is cut is counted"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_file_whose_first_sync_failed_is_removed_though_its_header_is_not_there(seed: int) -> None:
+    files, chance, owner = SimFiles(), random.Random(seed), Owner()
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    partition.recover()
+    append_all(partition, [*owner.opening(), owner.put()])
+    partition.sync()
+    stands = list(owner.events)
+    append_all(partition, [owner.base(), *(owner.put() for _ in range(40))])
+    files.faults.append(Fault("sync", errno.EIO, 0, 1, chance))
+    files.kill_in(5, chance)  # The sync, the end, the count and its sync; then the file would be removed.
+    with pytest.raises(Killed):
+        partition.sync()
+    files.kill()
+    files.forget_pages()
+    partition = LocalLog(Path("/log"), LIMIT, boot="1", disk=files).open(PARTITION)
+    partition.recover()
+    assert read_all(partition) == stands
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_the_log_refused_does_not_stand_after_a_power_failure(seed: int) -> None:
     files, chance, owner = SimFiles(), random.Random(seed), Owner()
