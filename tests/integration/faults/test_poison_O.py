@@ -126,7 +126,7 @@ def test_weights_that_are_not_what_their_part_says_are_never_shown_O04(
         # What is waited for in the stopped partition is applied: its error ends no wait for another one.
         written = publisher.put(KEYS[0][0], b"value").accepted.result()
         with pytest.raises(ps.ParamstreamTimeout):
-            replica.wait(written.merge(ps.VersionVector({("model", 0): written["model", 0] + 9})), timeout=0.2)
+            replica.wait(written.merge(ps.VersionVector[str]({("model", 0): written["model", 0] + 9})), timeout=0.2)
         replica.wait(written)
         assert replica.get(KEYS[0][0]) == b"value"
 
