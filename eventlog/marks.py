@@ -79,6 +79,12 @@ def _damaged_count(path: Path) -> CorruptLog:
     return CorruptLog(f"both copies in {path} are damaged", remedy="Remove the file: writes then count from 0")
 
 
+NEVER_STORED = 1
+"""A write or sync has failed since: the system may show it, and nobody stores it. Nothing of it counts."""
+NOT_SYNCED = 2
+"""A recovery wrote it again and failed: it is recovered once more, and where the system has let go of it, it has holes."""
+
+
 class End(NamedTuple):
     """How far a partition is durable, recorded before anybody is told."""
 
@@ -90,7 +96,7 @@ class End(NamedTuple):
     boot: int
     """A checksum of the machine's boot at that time."""
     doubtful: int = 0
-    """1 where a write or sync has failed since: what lies behind the end may be shown and never have been stored."""
+    """What lies behind the end: 0, or `NEVER_STORED`, or `NOT_SYNCED`."""
 
 
 class EndFile:

@@ -25,7 +25,7 @@ from .files import Disk
 from .index import Index
 from .log import Batch, Recovered
 from .lookup import Lookup, beginning
-from .marks import End, EndFile, FailureCount, storage_error
+from .marks import NEVER_STORED, NOT_SYNCED, End, EndFile, FailureCount, storage_error
 from .recovery import Recovery, Tail
 from .segment import HEADER_NBYTES, Header
 from .tally import Tally
@@ -150,7 +150,15 @@ class LocalPartition:
         assert self._end_file is not None
         end = None if is_new else self._end_file.read()
         self._last_number = end.number if end is not None else 0
-        return Recovery(self._disk, self._folder, self._partition, end, self._boot, self._failures.raise_by_one).run()
+        try:
+            return Recovery(
+                self._disk, self._folder, self._partition, end, self._boot, self._failures.raise_by_one
+            ).run()
+        except OSError:
+            if end is not None and end.boot == self._boot and not end.doubtful:
+                # Before anybody can be killed: the next recovery may find holes, which are no damage.
+                self._end_file.record(end._replace(doubtful=NOT_SYNCED))
+            raise
 
     def _make_end_file(self) -> None:
         EndFile.make(self._disk, self._folder, End(0, 0, 0, self._boot))
@@ -298,7 +306,7 @@ class LocalPartition:
         """
         try:
             if self._end_file is not None:
-                self._record_end(doubtful=1)
+                self._record_end(doubtful=NEVER_STORED)
             self._failures.raise_by_one()
             if not self._segments:
                 raise storage_error("write to", self._folder, failure) from failure

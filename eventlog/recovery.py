@@ -20,7 +20,7 @@ from .chain import Segment, link, opened, read_header, scan, segment_numbers, se
 from .counting import BEGINNING, Point
 from .files import Disk
 from .index import Entry, Index
-from .marks import End
+from .marks import NEVER_STORED, NOT_SYNCED, End
 from .segment import HEADER_NBYTES, MAX_READ_NBYTES, Damage, ReadAt, Record, find_whole_record
 
 _LOST = "it was under no successful sync when a write failed"
@@ -58,13 +58,15 @@ class Recovery:
         self._folder = folder
         self._partition = partition
         self._end = end
-        self._unsynced_is_lost = end is not None and end.boot == boot and bool(end.doubtful)
+        self._unsynced_is_lost = end is not None and end.boot == boot and end.doubtful == NEVER_STORED
         """In this boot a write or sync failed and was not made good: the system may show what the disk never got."""
         self._power_may_have_failed = end is not None and end.boot != boot
+        self._was_not_synced = end is not None and end.boot == boot and end.doubtful == NOT_SYNCED
+        """In this boot a recovery failed: the disk may never get what lies behind the end unless it is written again."""
         self._cut: list[str] = []
 
     def run(self) -> Tail:
-        if self._unsynced_is_lost:
+        if self._unsynced_is_lost or self._was_not_synced:
             self._count_failure()
         segments = self._load()
         if self._unsynced_is_lost and self._end is not None:
@@ -187,7 +189,8 @@ class Recovery:
             raise damage.error(self._partition[1])
         if whole_at is None:
             return
-        if self._power_may_have_failed and self._end is not None and (number, damage.offset) >= self._end[:2]:
+        may_have_holes = self._power_may_have_failed or self._was_not_synced
+        if may_have_holes and self._end is not None and (number, damage.offset) >= self._end[:2]:
             return
         raise damage.error(self._partition[1], f"; a whole record stands behind it at offset {whole_at}")
 
