@@ -30,7 +30,7 @@ def run_locally(folder: Path, seed: int, rounds: int, *, power: bool) -> None:
 
 @DEATHS
 def test_each_input_counts_once_after_a_few_kills(tmp_path: Path, seed: int, rounds: int | None, power: bool) -> None:
-    run_locally(tmp_path, seed, 4 if rounds is None else rounds, power=power)
+    run_locally(tmp_path, seed, 2 if rounds is None else rounds, power=power)
 
 
 @pytest.mark.slow

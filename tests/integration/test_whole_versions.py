@@ -178,13 +178,14 @@ def spinners_of(replica: ps.Replica, readers: int, forwards: int, commits: int) 
     return spinners, bound
 
 
-def test_readers_and_forwards_that_spin_through_2000_commits_see_whole_versions_only(
-    client: ps.Client, replica: ps.Replica
+@pytest.mark.parametrize("commits", [COMMITS // 4, pytest.param(COMMITS, marks=pytest.mark.slow)])
+def test_readers_and_forwards_that_spin_through_many_commits_see_whole_versions_only(
+    client: ps.Client, replica: ps.Replica, commits: int
 ) -> None:
-    spinners, bound = spinners_of(replica, READERS, FORWARDS, COMMITS)
-    publish_all(client, replica, COMMITS, spinners)
+    spinners, bound = spinners_of(replica, READERS, FORWARDS, commits)
+    publish_all(client, replica, commits, spinners)
     assert not spinners.wrong, spinners.wrong[0]
-    assert replica.weights().version == bound.version == COMMITS
+    assert replica.weights().version == bound.version == commits
     assert replica.weights().digest == bound.digest == client.versions("model")[-1].digest
     assert replica.status().lag_events == 0
     # Each thread did look while versions went by.
