@@ -528,7 +528,7 @@ class Replica:
             return self._value(state, partition, raw)
 
     def _value(self, state: TopicState, partition: PartitionId, key: bytes) -> bytes | None:
-        at, heard = self._sink.clock.get(partition, (0, 0.0))
+        at, heard, _ = self._sink.clock.get(partition, (0, 0.0, 0))
         now = at + int((time.monotonic() - heard) * 1e9) if at else 0
         entry = self._store.entries(partition).get(key, now)
         if entry is not None and entry.valid_for is not None:

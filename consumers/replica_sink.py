@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ..consistency.position import show
+from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
     CorruptLog,
@@ -80,8 +80,8 @@ class ReplicaSink:
         """Guards the core."""
         self.changed = threading.Condition(self.lock)
         """Notified when anything was applied or went wrong."""
-        self.clock: dict[PartitionId, tuple[int, float]] = {}
-        """Partition → (its time in ns, when that was heard); entries are replaced, never changed."""
+        self.clock: dict[PartitionId, tuple[int, float, int]] = {}
+        """Partition → (its time in ns, when that was heard, in which epoch); entries are replaced, never changed."""
         self.undone: dict[PartitionId, int] = {}
         """Partition → how often something of it was lost that had been applied."""
         self.kept: dict[PartitionId, int] = {}
@@ -130,6 +130,7 @@ class ReplicaSink:
             case EpochBegan():
                 with self.changed:
                     self._applier.began(step.partition, step.position, step.time)
+                    self._take_time(step)
                     self._confirm(step)
             case Undo() if step.end < self._applier.settled(step.partition):
                 self._stop(step.partition, _lost_for_good(step, self._applier.settled(step.partition)))
@@ -142,6 +143,12 @@ class ReplicaSink:
                 with self.changed:
                     self._applier.jump(step)
                     self._confirm(step)
+
+    def _take_time(self, began: EpochBegan) -> None:
+        """A new owner's time goes on from the last stamp: it may be behind what is reckoned from the old owner's last heartbeat."""
+        known, epoch = self.clock.get(began.partition), epoch_of(began.position)
+        if known is not None and known[2] < epoch:
+            self.clock[began.partition] = (began.time, time.monotonic(), epoch)
 
     def told(self, effect: Durable | Refetched | Stopped) -> None:
         if effect.partition[0] not in self._applier.topics:
@@ -310,7 +317,7 @@ class ReplicaSink:
         now = time.monotonic()
         self.heard_at = now
         for heads in message.heads if isinstance(message, Heartbeat) else (message,):
-            self.clock[heads.topic, heads.partition] = (heads.time, now)
+            self.clock[heads.topic, heads.partition] = (heads.time, now, epoch_of(heads.accepted))
 
     def drained(self) -> None:
         if self._dirty:

@@ -22,6 +22,8 @@ from paramstream.tiers.store import TieredStore
 from paramstream.transport.messages import Demoted, Heads, Heartbeat
 from paramstream.transport.wire import WireError
 
+SECOND_NS = 1_000_000_000
+
 
 def tensors(value: float, count: int = 3) -> dict[str, npt.NDArray[np.float32]]:
     return {f"t{i}": np.full((4, i + 1), value, np.float32) for i in range(count)}
@@ -65,6 +67,18 @@ def test_puts_are_read_after_a_wait(broker: FakeBroker, replica: Replica) -> Non
     broker.state.delete(b"k")
     broker.settle()
     assert replica.get(b"k") is None
+
+
+def test_a_new_owners_time_counts_as_soon_as_its_epoch_is_reached_L11(broker: FakeBroker, replica: Replica) -> None:
+    stamped = broker.state.time
+    broker.state.time = stamped + 3600 * SECOND_NS
+    broker.beat()
+    # Nothing was stamped since, and the new owner's clock is an hour behind.
+    broker.state.time = stamped
+    broker.state.open_epoch()
+    broker.state.put(b"k", b"lasts", ttl_ns=60 * SECOND_NS)
+    broker.settle()
+    assert replica.get("k") == b"lasts"
 
 
 def test_what_is_above_the_end_of_an_epoch_is_taken_back(broker: FakeBroker, replica: Replica) -> None:
