@@ -140,6 +140,8 @@ class DeleteRows(Payload, frozen=True):
 
     table: str
     count: int
+    up_to: int | None = None
+    """A position: rows that were written behind it stay. None: all of them go, whenever they were written."""
 
 
 class Gradients(Payload, frozen=True):

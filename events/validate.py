@@ -42,6 +42,8 @@ def check_payload(payload: Payload, bulk_nbytes: int) -> None:
             check_name("table", payload.table)
             if payload.count < 0:
                 raise InvalidEvent("a negative count of keys", item=payload.table)
+            if payload.up_to is not None and not 0 <= payload.up_to < 1 << 64:
+                raise InvalidEvent(f"{payload.up_to} is no position of a row", item=payload.table)
             expected = payload.count * ROW_KEY_BYTES
         case Put():
             for item in payload.items:

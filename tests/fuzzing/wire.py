@@ -95,6 +95,7 @@ def whole_payloads() -> Iterable[tuple[Payload, bytes]]:
     yield Rows("table", 2, 4, "float32"), keys + 2 * data
     yield Gradients("table", 2, 4, "float32"), keys + 2 * data
     yield DeleteRows("table", 2), keys
+    yield DeleteRows("table", 2, up_to=5 << 28), keys
     for put in examples_of(Put):
         items = tuple(msgspec.structs.replace(each, nbytes=3, ttl_ns=10**9) for each in put.items)
         yield Put(items), b"abc" * len(items)

@@ -42,6 +42,7 @@ WHOLE: list[tuple[Payload, int]] = [
     (Rows("t", 2, 4, "float32"), 2 * 8 + 2 * 16),
     (Gradients("t", 0, 4, "float32"), 0),
     (DeleteRows("t", 3), 24),
+    (DeleteRows("t", 1, up_to=(1 << 64) - 1), 8),
     (Put((PutItem(b"a", 2), PutItem(b"b", 0, ttl_ns=1))), 2),
     (Delete((b"a",)), 0),
 ]
@@ -58,6 +59,8 @@ BROKEN: list[tuple[Payload, int]] = [
     (Commit(1, (PartRef("p", 1, 2),), DIGEST, schema="other"), 0),
     (Table("t", 0, "float32"), 0),
     (Rows("t", -1, 4, "float32"), 0),
+    (DeleteRows("t", 1, up_to=-1), 8),
+    (DeleteRows("t", 1, up_to=1 << 64), 8),
     (Put((PutItem(b"", 0),)), 0),
     (Put((PutItem(b"k" * (MAX_KEY_BYTES + 1), 0),)), 0),
     (Put((PutItem(b"k", MAX_VALUE_BYTES + 1),)), MAX_VALUE_BYTES + 1),
