@@ -37,6 +37,7 @@ from .errors import (
     VersionNotHeld,
 )
 from .eventlog.kafka.settings import KafkaLog
+from .events.tables import SGD, Adagrad, Adam, Normal, RowwiseAdagrad, Uniform
 from .producers.output import Output
 from .producers.publisher import Publisher
 from .producers.receipt import Receipt
@@ -44,6 +45,8 @@ from .tiers.store import TieredStore
 
 __all__ = [
     "AccessDenied",
+    "Adagrad",
+    "Adam",
     "BackpressureTimeout",
     "BindFailed",
     "Broker",
@@ -57,6 +60,7 @@ __all__ = [
     "InvalidEvent",
     "KafkaLog",
     "LogTruncated",
+    "Normal",
     "NotDurable",
     "OutcomeUnknown",
     "Output",
@@ -69,6 +73,8 @@ __all__ = [
     "Receipt",
     "Replica",
     "ReplicaStatus",
+    "RowwiseAdagrad",
+    "SGD",
     "SchemaMismatch",
     "Served",
     "SnapshotInfo",
@@ -79,6 +85,7 @@ __all__ = [
     "TopicExists",
     "TopicInfo",
     "Unfinished",
+    "Uniform",
     "UnknownTopic",
     "VersionConflict",
     "VersionInfo",

@@ -13,7 +13,6 @@ publishers and requests; each replica and subscription has a link of its own.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
+
+import msgspec
 
 from .brokers import registry
 from .consistency.gate import Ordering
@@ -36,12 +37,13 @@ from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
 from .consumers.version_info import VersionInfo
-from .errors import InvalidEvent, NotDurable, ParamstreamError, TopicExists
+from .errors import InvalidEvent, NotDurable, ParamstreamError, TopicExists, UnknownTopic
 from .eventlog.kafka.settings import KafkaLog
-from .events.arrays import DTYPES, ArrayKind
-from .events.kinds import Initializer, Table
+from .events.arrays import ArrayKind
+from .events.kinds import Table
 from .events.limits import check_name, check_version
 from .events.recording import HistoryFile
+from .events.tables import AnyInit, AnyOptimizer, definition_of, optimizer_payload
 from .events.validate import check_table
 from .producers.observing import Observable
 from .producers.output import Output
@@ -59,6 +61,7 @@ from .transport.calls import (
     DescribeBroker,
     DescribeStorage,
     ListReplicas,
+    ListTables,
     ListVersions,
     TopicRecord,
     VersionRecord,
@@ -193,27 +196,22 @@ class Client:
         table: str,
         dim: int,
         dtype: str = "float32",
-        *,
-        init: float = 0.0,
+        optimizer: AnyOptimizer | None = None,
+        init: AnyInit = 0.0,
         expire_after: float | None = None,
         exist_ok: bool = False,
         timeout: float = TIMEOUT_S,
     ) -> None:
         """A table of rows, int64 key → vector of `dim` values; returns when every state partition has it durably.
 
-        `expire_after` is in seconds. Raises `TopicExists` where the table exists (with `exist_ok`: with other settings).
+        `dtype`: "float32", "float64", "float16" or "bfloat16". `optimizer`: how gradients are applied (`ps.SGD`, `ps.Adagrad`,
+        `ps.RowwiseAdagrad`, `ps.Adam`); without one they are refused. `init`: what a row is before anybody wrote it, a number or
+        `ps.Normal`, `ps.Uniform`. `expire_after`: rows that were not written for so many seconds are deleted by the broker's keeper.
+
+        Raises `InvalidEvent` for a bad setting; `TopicExists` where the table exists (with `exist_ok`: with other settings); the
+        error of the state partitions that lack it, by number: called again it is filled in there.
         """
-        check_name("table", table)
-        if dtype not in DTYPES:
-            raise InvalidEvent(
-                f"the dtype {dtype!r} is not supported", item=table, remedy=f"Use one of {', '.join(DTYPES)}"
-            )
-        if expire_after is not None and not math.isfinite(expire_after):
-            raise InvalidEvent(f"rows cannot expire after {expire_after} s", item=table, remedy="Give seconds, or None")
-        expire_ns = None if expire_after is None else int(expire_after * 1e9)
-        definition = Table(
-            table, dim, dtype, init=Initializer("constant", {"value": float(init)}), expire_after_ns=expire_ns
-        )
+        definition = definition_of(table, dim, dtype, optimizer, init, expire_after)
         check_table(definition)
 
         def create() -> None:
@@ -229,6 +227,33 @@ class Client:
             self._directory.learn_table(record.id, definition)
 
         self._directory.of_topics([topic], create)
+
+    def alter_table(
+        self, topic: str, table: str, optimizer: AnyOptimizer | None, *, timeout: float = TIMEOUT_S
+    ) -> None:
+        """Apply the table's gradients by `optimizer` from here on; returns when every state partition has it durably.
+
+        It is an event at its place in each state partition: gradients before it are applied by the optimizer before, on every
+        replica alike. Other numbers of the same kind go on with the rows' state; another kind starts the state anew.
+
+        Raises `UnknownTopic`, `InvalidEvent`, or the error of the state partitions that lack it, by number: called again it is
+        filled in there.
+        """
+        changed = None if optimizer is None else optimizer_payload(optimizer)
+
+        def alter() -> None:
+            record = self._directory.topic(topic)
+            known: list[Table] = self._link.request(ListTables(record.id), list[Table], timeout)
+            found = next((each for each in known if each.table == table), None)
+            if found is None:
+                raise UnknownTopic(
+                    "the topic has no such table", topic=topic, item=table, remedy="Make it with client.create_table"
+                )
+            definition = msgspec.structs.replace(found, optimizer=changed)
+            self._link.request(CreateTable(record.id, definition, exist_ok=True, alter=True), bool, timeout)
+            self._directory.learn_table(record.id, definition)
+
+        self._directory.of_topics([topic], alter)
 
     def topics(self, timeout: float = TIMEOUT_S) -> list[TopicInfo]:
         """All topics, by name."""

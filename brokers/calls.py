@@ -27,6 +27,7 @@ from ..transport.calls import (
     Join,
     Joined,
     ListReplicas,
+    ListTables,
     ListTopics,
     ListVersions,
     OpenProducer,
@@ -113,6 +114,8 @@ class Calls:
                 reply.answer(self.meta.topics())
             case CreateTable():
                 self._topics.create_table(call, reply)
+            case ListTables():
+                reply.answer(self.meta.tables(self._topics.by_id(call.topic).id))
             case OpenProducer():
                 self._open_name("producer", call.name, self.meta.open_producer(call.name), reply)
             case OpenReplica():

@@ -122,7 +122,7 @@ class Table(Payload, frozen=True):
     dim: int
     dtype: str
     optimizer: Optimizer | None = None
-    init: Initializer = Initializer()
+    init: Initializer = Initializer("constant", {"value": 0.0})
     expire_after_ns: int | None = None
 
 

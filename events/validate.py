@@ -13,6 +13,7 @@ from .arrays import DTYPES, nbytes_of
 from .digest import DIGEST_BYTES
 from .kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Payload, Put, PutItem, Rows, Table
 from .limits import MAX_KEY_BYTES, MAX_TTL_NS, MAX_VALUE_BYTES, check_name, check_version
+from .tables import ROW_DTYPES, check_init, check_optimizer
 
 ROW_KEY_BYTES = 8
 
@@ -106,12 +107,19 @@ def check_table(table: Table) -> None:
             item=table.table,
             remedy="Give seconds, or None to keep rows for good",
         )
-    if table.dtype not in DTYPES:
+    if table.dtype not in ROW_DTYPES:
         raise InvalidEvent(
-            f"the dtype {table.dtype!r} is not supported", item=table.table, remedy=f"Use one of {', '.join(DTYPES)}"
+            f"rows cannot be of dtype {table.dtype!r}", item=table.table, remedy=f"Use one of {', '.join(ROW_DTYPES)}"
         )
 
 
+    try:
+        if table.optimizer is not None:
+            check_optimizer(table.optimizer)
+        check_init(table)
+    except InvalidEvent as error:
+        error.item = table.table
+        raise
 def put_values(put: Put, bulk: memoryview) -> Iterator[tuple[PutItem, memoryview]]:
     """Each item with its value, a view of the bulk."""
     at = 0

@@ -56,6 +56,11 @@ class CreateTable(Call, frozen=True):  # -> bool, once every partition has it du
         return msgspec.structs.replace(self, exist_ok=True)
 
 
+class ListTables(Call, frozen=True):  # -> list[Table], as they were last created or altered
+    may_be_repeated = True
+    topic: Id
+
+
 class OpenProducer(Call, frozen=True):  # -> int: the next incarnation, durable in `__meta`
     may_be_repeated = True
     name: str

@@ -26,6 +26,7 @@ from .calls import (
     DescribeStorage,
     Join,
     ListReplicas,
+    ListTables,
     ListTopics,
     ListVersions,
     OpenProducer,
@@ -96,7 +97,7 @@ class Request(Message, frozen=True):
     call: (
         AnnounceSnapshots | CreateTopic | DeleteTopic | ListTopics | CreateTable | OpenProducer | OpenReplica | Join
         | ListVersions | ListReplicas | DescribePartitions | PrepareCommit | AwaitDurable | DescribeBroker
-        | DescribeStorage
+        | DescribeStorage | ListTables
     )  # fmt: skip
 
 

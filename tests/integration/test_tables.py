@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import paramstream as ps
+from paramstream.events.tables import definition_of
 
 
 def owned_of(broker: ps.Broker, topic: int) -> dict[int, Any]:
@@ -35,6 +36,16 @@ def test_a_table_that_some_partitions_lack_is_named_with_them_and_filled_in_by_t
     assert all(partitions[number].core.table("rows") is not None for number in range(4))
     with pytest.raises(ps.TopicExists):
         client.create_table("model", "rows", dim=2)
+    # An alter is filled in the same way.
+    partitions[2].error = ps.StorageFull("its disk is full", partition=2)
+    with pytest.raises(ps.StorageFull, match="state partitions 2 lack the table"):
+        client.alter_table("model", "rows", ps.SGD(0.5))
+    partitions[2].error = None
+    client.alter_table("model", "rows", ps.SGD(0.5))
+    altered = definition_of("rows", 2, "float32", ps.SGD(0.5))
+    assert all(partitions[number].core.table("rows") == altered for number in range(4))
+    with pytest.raises(ps.UnknownTopic, match="no such table"):
+        client.alter_table("model", "none", ps.SGD(0.5))
     keys = np.arange(64)
     client.publisher("model", producer="trainer").publish_rows(
         "rows", keys, np.ones((64, 2), np.float32)
