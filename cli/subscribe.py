@@ -85,6 +85,9 @@ def _details(event: Event) -> dict[str, object]:
             return {"keys": [_text(key) for key, _, _ in event.items]}
         case "rows" | "delete_rows" | "gradients":
             return {"table": event.table, "keys": keys}
+        case "dense_gradients":
+            names = list(dict.fromkeys(piece.name for piece in event.slices))
+            return {"step": event.version, "number": event.number, "count": event.count, "names": names}
         case "chunk":
             return {"version": event.version, "name": event.name}
         case "part" | "commit":

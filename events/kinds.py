@@ -28,6 +28,7 @@ class Kind(IntEnum):
     CLAIM = 11
     EPOCH = 12
     BASE = 13
+    DENSE_GRADIENTS = 14
 
     @property
     def label(self) -> str:
@@ -153,6 +154,30 @@ class Gradients(Payload, frozen=True):
     dtype: str
 
 
+class GradientPiece(Payload, frozen=True):
+    """`nbytes` bytes of the gradient of the tensor `name`, beginning at its byte `offset`; always whole elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole gradient, whose logical row-major values these are."""
+    digest: bytes
+    """xxh3_128 of the row-major bytes of the whole gradient."""
+    offset: int
+    nbytes: int
+
+
+class DenseGradients(Payload, frozen=True):
+    """Event `number` of the `count` of one producer's gradients of `step`. Bulk: the bytes of its pieces. A tensor's pieces come in order, one
+    tensor after the other. Input for processors: no replica's state changes.
+    """
+
+    step: int
+    number: int
+    count: int
+    pieces: tuple[GradientPiece, ...]
+
+
 class ValidFor(Payload, frozen=True):
     """What an entry is tied to: it is served only beside that version."""
 
@@ -224,11 +249,14 @@ PAYLOADS: dict[Kind, type[Payload]] = {
     Kind.CLAIM: Claim,
     Kind.EPOCH: Epoch,
     Kind.BASE: Base,
+    Kind.DENSE_GRADIENTS: DenseGradients,
 }
 
 KIND_OF: dict[type[Payload], Kind] = {payload: kind for kind, payload in PAYLOADS.items()}
 
 WEIGHT_KINDS = frozenset({Kind.CHUNK, Kind.PART, Kind.COMMIT})
-STATE_KINDS = frozenset({Kind.TABLE, Kind.ROWS, Kind.DELETE_ROWS, Kind.GRADIENTS, Kind.PUT, Kind.DELETE})
+STATE_KINDS = frozenset(
+    {Kind.TABLE, Kind.ROWS, Kind.DELETE_ROWS, Kind.GRADIENTS, Kind.DENSE_GRADIENTS, Kind.PUT, Kind.DELETE}
+)
 LOG_ONLY_KINDS = frozenset({Kind.CLAIM, Kind.BASE})
 """Records that take no position of their own and are never fanned out."""

@@ -11,7 +11,21 @@ from typing import cast
 from ..errors import InvalidEvent
 from .arrays import DTYPES, nbytes_of
 from .digest import DIGEST_BYTES
-from .kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Payload, Put, PutItem, Rows, Table
+from .kinds import (
+    Chunk,
+    Commit,
+    Delete,
+    DeleteRows,
+    DenseGradients,
+    GradientPiece,
+    Gradients,
+    Part,
+    Payload,
+    Put,
+    PutItem,
+    Rows,
+    Table,
+)
 from .limits import MAX_KEY_BYTES, MAX_TTL_NS, MAX_VALUE_BYTES, check_name, check_version
 from .tables import ROW_DTYPES, check_init, check_optimizer
 
@@ -39,6 +53,8 @@ def check_payload(payload: Payload, bulk_nbytes: int) -> None:
             check_table(payload)
         case Rows() | Gradients():
             expected = _rows_nbytes(payload)
+        case DenseGradients():
+            expected = _dense_nbytes(payload)
         case DeleteRows():
             check_name("table", payload.table)
             if payload.count < 0:
@@ -111,8 +127,6 @@ def check_table(table: Table) -> None:
         raise InvalidEvent(
             f"rows cannot be of dtype {table.dtype!r}", item=table.table, remedy=f"Use one of {', '.join(ROW_DTYPES)}"
         )
-
-
     try:
         if table.optimizer is not None:
             check_optimizer(table.optimizer)
@@ -120,6 +134,8 @@ def check_table(table: Table) -> None:
     except InvalidEvent as error:
         error.item = table.table
         raise
+
+
 def put_values(put: Put, bulk: memoryview) -> Iterator[tuple[PutItem, memoryview]]:
     """Each item with its value, a view of the bulk."""
     at = 0
@@ -145,3 +161,30 @@ def _rows_nbytes(rows: Rows | Gradients) -> int:
     if rows.count < 0 or rows.dim < 1:
         raise InvalidEvent(f"{rows.count} rows of dim {rows.dim}", item=rows.table)
     return rows.count * ROW_KEY_BYTES + nbytes_of(rows.dtype, (rows.count, rows.dim))
+
+
+def _dense_nbytes(gradients: DenseGradients) -> int:
+    step = check_version(gradients.step)
+    if not 0 <= gradients.number < gradients.count or not gradients.pieces:
+        raise InvalidEvent(
+            f"event {gradients.number} of {gradients.count} with {len(gradients.pieces)} pieces", version=step
+        )
+    for piece in gradients.pieces:
+        check_name("tensor", piece.name)
+        whole, size = nbytes_of(piece.dtype, piece.shape), DTYPES[piece.dtype].itemsize
+        fits = 0 <= piece.offset <= whole and 0 <= piece.nbytes <= whole - piece.offset
+        if not fits or piece.offset % size or piece.nbytes % size or len(piece.digest) != DIGEST_BYTES:
+            raise InvalidEvent(
+                f"bytes {piece.offset} and {piece.nbytes} more are no piece of {piece.dtype} {piece.shape}",
+                item=piece.name,
+                version=step,
+            )
+    return sum(piece.nbytes for piece in gradients.pieces)
+
+
+def gradient_pieces(gradients: DenseGradients, bulk: memoryview) -> Iterator[tuple[GradientPiece, memoryview]]:
+    """Each piece with its bytes, a view of the bulk."""
+    at = 0
+    for piece in gradients.pieces:
+        yield piece, bulk[at : at + piece.nbytes]
+        at += piece.nbytes

@@ -20,6 +20,7 @@ from ..events.kinds import Gradients, PartRef, Rows
 from ..events.limits import check_version
 from ..transport.calls import AwaitDurable, TopicRecord
 from .calls import Call, Draft
+from .dense_gradients import dense_gradient_drafts
 from .directory import Directory
 from .entries import Key, delete_draft, entry_of, pairs_of, put_drafts, ttl_nanoseconds
 from .marks import Mark, Marks
@@ -97,6 +98,12 @@ class Output:
     def publish_gradients(self, table: str, keys: Any, grads: Any) -> None:
         """Gradients for the table's optimizer; as `Publisher.publish_gradients`."""
         self._write(self._table_drafts(table, Gradients, keys, grads))
+
+    def publish_dense_gradients(
+        self, mapping: object, step: int, nonfinite: Literal["refuse", "pass"] = "refuse"
+    ) -> None:
+        """Gradients of whole tensors at a step; as `Publisher.publish_dense_gradients`."""
+        self._write(dense_gradient_drafts(self._topic, mapping, step, nonfinite))
 
     def delete_rows(self, table: str, keys: Any) -> None:
         """Remove rows: `keys` int64 (n,)."""

@@ -26,6 +26,7 @@ from ..events.limits import check_version
 from ..events.recording import Token
 from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
+from .dense_gradients import dense_gradient_drafts
 from .directory import Directory
 from .entries import Entry, Key, delete_draft, entry_of, pairs_of, put_drafts, ttl_nanoseconds
 from .observing import Observable, Recorded
@@ -306,6 +307,24 @@ class Publisher:
         """
         return self._publish_table(table, Gradients, keys, grads, timeout)
 
+    def publish_dense_gradients(
+        self,
+        mapping: object,
+        step: int,
+        nonfinite: Literal["refuse", "pass"] = "refuse",
+        *,
+        timeout: float = 30.0,
+    ) -> Receipt:
+        """Gradients of whole tensors at a training step, for a processor to use (`ps.parameter_server`); no replica's state changes.
+
+        `mapping`: numpy or torch arrays of any strides, on any device, by name; nested mappings get dotted names. All of them go
+        to the topic's first state partition, in order; large ones are cut. `step`: 0 ≤ step < 2⁶³, what the processor sums by.
+        It is all or nothing: once an event of it is refused or lost, the rest is not sent. `nonfinite="refuse"` raises
+        `InvalidEvent` naming the tensor where a value is NaN or infinite, "pass" sends it as it is.
+        """
+        drafts = dense_gradient_drafts(self._topic, mapping, step, nonfinite)
+        return self._publish(drafts, timeout, whole=True)
+
     def delete_rows(self, table: str, keys: Any, *, timeout: float = 30.0) -> Receipt:
         """Remove rows: `keys` int64 (n,)."""
         self._table(table, timeout)
@@ -375,13 +394,13 @@ class Publisher:
             return seen.observed()
         return seen.vector, None
 
-    def _publish(self, drafts: Sequence[Draft], timeout: float) -> Receipt:
+    def _publish(self, drafts: Sequence[Draft], timeout: float, *, whole: bool = False) -> Receipt:
         """Send the parts of one call, side by side where they go to several partitions."""
         partitions = tuple(dict.fromkeys(draft.partition for draft in drafts))
         self._observe_now()
         for partition in partitions:
             self._session.partition(partition, timeout)
-        call = Call(partitions or ((self._topic.id, 0),), self._topic.persistence)
+        call = Call(partitions or ((self._topic.id, 0),), self._topic.persistence, whole=whole)
         return self._session.publish(call, drafts, timeout)
 
 

@@ -39,6 +39,8 @@ from paramstream.events.kinds import (
     Chunk,
     Commit,
     DeleteRows,
+    DenseGradients,
+    GradientPiece,
     Gradients,
     Part,
     PartRef,
@@ -94,6 +96,8 @@ def whole_payloads() -> Iterable[tuple[Payload, bytes]]:
     yield Commit(7, (PartRef("trainer-0", 1, 2),), version_digest([spec, tied]), needs=VECTOR), b""
     yield Rows("table", 2, 4, "float32"), keys + 2 * data
     yield Gradients("table", 2, 4, "float32"), keys + 2 * data
+    halves = tuple(GradientPiece("w", "float32", (4,), spec.digest, at, 8) for at in (0, 8))
+    yield DenseGradients(7, 1, 3, (*halves, GradientPiece("bias", "float32", (0, 2), spec.digest, 0, 0))), data
     yield DeleteRows("table", 2), keys
     yield DeleteRows("table", 2, up_to=5 << 28), keys
     for put in examples_of(Put):
@@ -101,7 +105,7 @@ def whole_payloads() -> Iterable[tuple[Payload, bytes]]:
         yield Put(items), b"abc" * len(items)
     for table in examples_of(Table):
         yield msgspec.structs.replace(table, dim=4, dtype="float32"), b""
-    made = {Chunk, Part, Commit, Rows, Gradients, DeleteRows, Put, Table}
+    made = {Chunk, Part, Commit, Rows, Gradients, DenseGradients, DeleteRows, Put, Table}
     for kind in PAYLOADS.values():
         if kind not in made:
             yield from ((example, b"") for example in examples_of(kind))

@@ -11,6 +11,8 @@ from paramstream.events.kinds import (
     Commit,
     Delete,
     DeleteRows,
+    DenseGradients,
+    GradientPiece,
     Gradients,
     Part,
     PartRef,
@@ -34,6 +36,11 @@ from paramstream.events.validate import check_payload, put_values
 
 DIGEST = bytes(16)
 
+
+def _piece(offset: int, nbytes: int, shape: tuple[int, ...] = (4,)) -> GradientPiece:
+    return GradientPiece("w", "float32", shape, DIGEST, offset, nbytes)
+
+
 WHOLE: list[tuple[Payload, int]] = [
     (Chunk(1, (Segment("w", 0, 5), Segment("v", 8, 3))), 8),
     (Part(1, (TensorSpec("w", "float32", (2,), DIGEST, 8, 1, 1),)), 0),
@@ -41,6 +48,7 @@ WHOLE: list[tuple[Payload, int]] = [
     (Table("t", 4, "float32"), 0),
     (Rows("t", 2, 4, "float32"), 2 * 8 + 2 * 16),
     (Gradients("t", 0, 4, "float32"), 0),
+    (DenseGradients(1, 0, 2, (_piece(8, 8), _piece(0, 0, (0, 9)))), 8),
     (DeleteRows("t", 3), 24),
     (DeleteRows("t", 1, up_to=(1 << 64) - 1), 8),
     (Put((PutItem(b"a", 2), PutItem(b"b", 0, ttl_ns=1))), 2),
@@ -59,6 +67,17 @@ BROKEN: list[tuple[Payload, int]] = [
     (Commit(1, (PartRef("p", 1, 2),), DIGEST, schema="other"), 0),
     (Table("t", 0, "float32"), 0),
     (Rows("t", -1, 4, "float32"), 0),
+    (DenseGradients(-1, 0, 1, (_piece(0, 8),)), 8),
+    (DenseGradients(1, 1, 1, (_piece(0, 8),)), 8),
+    (DenseGradients(1, -1, 1, (_piece(0, 8),)), 8),
+    (DenseGradients(1, 0, 1, ()), 0),
+    (DenseGradients(1, 0, 1, (_piece(12, 8),)), 8),
+    (DenseGradients(1, 0, 1, (_piece(-4, 8),)), 8),
+    (DenseGradients(1, 0, 1, (_piece(2, 8),)), 8),
+    (DenseGradients(1, 0, 1, (_piece(0, 6),)), 6),
+    (DenseGradients(1, 0, 1, (_piece(0, -4), _piece(0, 8))), 4),
+    (DenseGradients(1, 0, 1, (GradientPiece("", "float32", (2,), DIGEST, 0, 8),)), 8),
+    (DenseGradients(1, 0, 1, (GradientPiece("w", "float32", (2,), b"short", 0, 8),)), 8),
     (DeleteRows("t", 1, up_to=-1), 8),
     (DeleteRows("t", 1, up_to=1 << 64), 8),
     (Put((PutItem(b"", 0),)), 0),
