@@ -18,11 +18,13 @@ class Budget:
     Lock order: a holder may call in here with its own lock held, and `charge` calls the reclaimer with no lock of its own held.
     """
 
-    def __init__(self, limit: int, tier: str = "dram") -> None:
+    def __init__(self, limit: int, tier: str = "dram", place: str = "") -> None:
         self.limit = limit
         """Bytes that may be held."""
         self.tier = tier
         """The tier's name, for errors."""
+        self.place = place
+        """Where it lies, for errors: a folder, or "" for memory."""
         self._held = 0
         # Reentrant: garbage collection under it may run somebody's finalizer that releases weights, which refunds.
         self._lock = threading.RLock()
@@ -61,7 +63,8 @@ class Budget:
     def full(self, asked: int, because: str = "") -> StorageFull:
         """The error for `asked` bytes that cannot be had. `because` is the system's reason, if it was not the limit."""
         reason = because or f"its limit is {self.limit} bytes"
+        place = f" in {self.place}" if self.place else ""
         return StorageFull(
-            f"the {self.tier} tier cannot hold {asked} bytes more: {self._held} are held and {reason}",
+            f"the {self.tier} tier{place} cannot hold {asked} bytes more: {self._held} are held and {reason}",
             remedy=f"Give the store a larger budget ({self.tier}=), keep fewer versions, or let go of weights no longer read",
         )

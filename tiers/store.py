@@ -22,6 +22,7 @@ from .arena import Arena, Slot
 from .budget import Budget
 from .entries import EntryTable
 from .sizes import parse_size
+from .ssd import SsdFolder, parse_ssd
 
 Partition = tuple[int, int]
 """A state partition: the topic's id, and the partition's number."""
@@ -57,9 +58,15 @@ class TieredStore:
     replica at a time. Nothing here blocks, except that fresh memory for weights is faulted in (about 1 ms a MiB).
     """
 
-    def __init__(self, dram: int | str = "4GiB") -> None:
-        """`dram`: the budget, in bytes or as `"4GiB"`; nothing is taken before it is needed. `ValueError` if it is no size."""
+    def __init__(self, dram: int | str = "4GiB", *, ssd: str | None = None) -> None:
+        """`dram`: the budget, in bytes or as `"4GiB"`; nothing is taken before it is needed.
+
+        `ssd="DIR:SIZE"`: a folder, made if need be, that this store has to itself until `close`, and how many bytes of it. What an
+        earlier store left there is removed. Raises `InvalidEvent`, a `ValueError`, for what is no size or folder, `BindFailed` where
+        another store has the folder, or it cannot be used.
+        """
         self._budget = Budget(parse_size(dram), "dram")
+        self._folder = None if ssd is None else SsdFolder(*parse_ssd(ssd))
         self._arena = Arena(self._budget)
         self._tables: dict[Partition, EntryTable] = {}
         self._staging = 0
@@ -121,6 +128,11 @@ class TieredStore:
             self._staging -= nbytes
         self._budget.refund(nbytes)
 
+    @property
+    def ssd(self) -> SsdFolder | None:
+        """The folder of the ssd tier, with its budget; None where the store has none."""
+        return self._folder
+
     def usage(self) -> TierUsage:
         """What the tier holds now. Any thread."""
         dense, free = self._arena.used_bytes, self._arena.free_bytes
@@ -141,6 +153,8 @@ class TieredStore:
         for table in tables:
             table.clear()
         self._arena.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def __enter__(self) -> Self:
         return self
