@@ -18,8 +18,9 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 demo: $(DEMO_READY)
 	$(BIN)/paramstream demo $(ARGS)
 
+# Most tests wait for processes more than they count, so files of them run side by side.
 test: $(TEST_READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 # The long tests only. One of them may rightly take longer than the limit that ends a hanging short one.
 slow: $(TEST_READY)
