@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from ..events.arrays import DTYPES, as_numpy, row_major
 from ..events.digest import tensor_digest
 from ..events.kinds import DenseGradients, GradientPiece
 from ..events.limits import MAX_CHUNK_BYTES, check_version
+from ..events.tensors import Tensor, describe_tensors
 from ..transport.calls import TopicRecord
 from .calls import Draft
-from .weights import Tensor, describe_tensors
 
 NonFinite = Literal["refuse", "pass"]
 
@@ -86,7 +86,7 @@ def _check_finite(tensor: Tensor, data: memoryview) -> None:
     values = as_numpy(data, tensor.dtype, (len(data) // dtype.itemsize,))
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        place = tuple(int(n) for n in np.unravel_index(bad[0], tensor.shape))
+        place = tuple(map(int, cast(Any, np.unravel_index(int(bad[0]), tensor.shape))))
         raise InvalidEvent(
             f"the gradient has {bad.size} values that are NaN or infinite, the first at {place}",
             item=tensor.name,

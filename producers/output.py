@@ -18,6 +18,7 @@ from ..errors import BackpressureTimeout, EventLost, InvalidEvent, OutcomeUnknow
 from ..events.arrays import row_major
 from ..events.kinds import Gradients, PartRef, Rows
 from ..events.limits import check_version
+from ..events.tensors import Tensor, describe_tensors
 from ..transport.calls import AwaitDurable, TopicRecord
 from .calls import Call, Draft
 from .dense_gradients import dense_gradient_drafts
@@ -28,7 +29,7 @@ from .receipt import Receipt
 from .rows import delete_drafts, row_drafts, row_keys, row_values
 from .session import Session
 from .staging import commit_draft, stage
-from .weights import Group, Tensor, describe_tensors
+from .weights import Group
 
 PATIENCE_S = 0.5
 """How long one try to get room in the broker's window may take; between tries the task looks whether it is to stop."""

@@ -24,6 +24,7 @@ from ..events.digest import version_digest
 from ..events.kinds import Gradients, PartRef, Rows, Table, TensorSpec, ValidFor
 from ..events.limits import check_version
 from ..events.recording import Token
+from ..events.tensors import Tensor, describe_tensors
 from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
 from .dense_gradients import dense_gradient_drafts
@@ -38,9 +39,7 @@ from .session import Session
 from .staging import commit_draft, stage
 from .weights import (
     Group,
-    Tensor,
     cut,
-    describe_tensors,
     group_part,
     group_tensors,
     specs_of,

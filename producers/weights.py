@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 from ..errors import InvalidEvent, SchemaMismatch
-from ..events.arrays import describe, is_torch, nbytes_of, row_major
+from ..events.arrays import is_torch, row_major
 from ..events.digest import tensor_digest
 from ..events.kinds import Chunk, Part, Segment, TensorSpec
-from ..events.limits import MAX_CHUNK_BYTES, check_name
+from ..events.limits import MAX_CHUNK_BYTES
+from ..events.tensors import Tensor
 
 CHUNK_META_BYTES = 32 * 1024
 """What the names of a chunk's segments may take: with the bulk and two vectors the event stays under its limit."""
@@ -24,25 +24,8 @@ CHUNK_META_BYTES = 32 * 1024
 PART_META_BYTES = 256 * 1024
 """About what the tensors of one part event take."""
 
-MAX_DEPTH = 64
-"""Of nested mappings: one that holds itself is refused like any other bad input."""
-
 _SEGMENT_BYTES = 24
 _SPEC_BYTES = 96
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor of a publish, described and not yet read."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    value: Any
-
-    @property
-    def nbytes(self) -> int:
-        return nbytes_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +34,6 @@ class Group:
 
     carrier: Tensor
     tied: tuple[str, ...] = ()
-
-
-def describe_tensors(source: object) -> dict[str, Tensor]:
-    """Every tensor of a torch module (its `state_dict()`, buffers too) or of a mapping; nested mappings get dotted names.
-
-    Raises `InvalidEvent` naming the tensor for what is no dense, supported array; naming both origins where two names
-    flatten to one; and for an empty mapping. Reads no values.
-    """
-    state_dict = getattr(source, "state_dict", None)
-    found: dict[str, tuple[tuple[str, ...], object]] = {}
-    _flatten(state_dict() if callable(state_dict) else source, (), found)
-    if not found:
-        raise InvalidEvent("a version needs at least one tensor", remedy="Publish a module or a mapping of arrays")
-    tensors: dict[str, Tensor] = {}
-    for name, (_, value) in found.items():
-        check_name("tensor", name)
-        dtype, shape = describe(name, value)
-        tensors[name] = Tensor(name, dtype, shape, value)
-    return tensors
 
 
 def group_tensors(tensors: Mapping[str, Tensor], schema: Sequence[TensorSpec] | None) -> list[Group]:
@@ -176,36 +140,6 @@ def segment_meta_nbytes(chunk: Chunk) -> int:
 
 def part_meta_nbytes(part: Part) -> int:
     return sum(len(s.name.encode()) + len(s.tied_to.encode()) + 9 * len(s.shape) + _SPEC_BYTES for s in part.tensors)
-
-
-def _flatten(source: object, path: tuple[str, ...], found: dict[str, tuple[tuple[str, ...], object]]) -> None:
-    if not isinstance(source, Mapping):
-        where = ".".join(path)
-        raise InvalidEvent(
-            f"weights are a torch module or a mapping of arrays, not {type(source).__name__}", item=where or None
-        )
-    if len(path) > MAX_DEPTH:
-        raise InvalidEvent(f"mappings nest deeper than {MAX_DEPTH}", item=".".join(path)[:64])
-    items = cast(Mapping[object, object], source)
-    for key, value in items.items():
-        if not isinstance(key, str):
-            raise InvalidEvent(f"a tensor name must be a str, not {key!r}", item=".".join(path) or None)
-        here = (*path, key)
-        if isinstance(value, Mapping):
-            _flatten(cast(object, value), here, found)
-            continue
-        name = ".".join(here)
-        if name in found:
-            raise InvalidEvent(
-                f"two tensors flatten to the name {name!r}: {_show(found[name][0])} and {_show(here)}",
-                item=name,
-                remedy="Rename one of them",
-            )
-        found[name] = here, value
-
-
-def _show(path: tuple[str, ...]) -> str:
-    return "".join(f"[{key!r}]" for key in path)
 
 
 def _groups_by_storage(tensors: Mapping[str, Tensor]) -> list[Group]:

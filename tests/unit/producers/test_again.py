@@ -10,9 +10,10 @@ from paramstream.consistency.vector import PartitionId
 from paramstream.errors import EventLost, Fenced, StorageFull, UnknownTopic
 from paramstream.events.kinds import Chunk, Commit, Part, PartRef
 from paramstream.events.limits import MAX_CHUNK_BYTES
+from paramstream.events.tensors import describe_tensors
 from paramstream.producers.calls import Call, Draft
 from paramstream.producers.staging import commit_draft, stage
-from paramstream.producers.weights import Group, describe_tensors, group_tensors
+from paramstream.producers.weights import Group, group_tensors
 
 P: PartitionId = (7, 0)
 Q: PartitionId = (7, 1)

@@ -14,11 +14,10 @@ from paramstream.events.arrays import as_numpy
 from paramstream.events.digest import tensor_digest
 from paramstream.events.kinds import Chunk, TensorSpec
 from paramstream.events.limits import MAX_CHUNK_BYTES
+from paramstream.events.tensors import Tensor, describe_tensors
 from paramstream.producers.weights import (
     Group,
-    Tensor,
     cut,
-    describe_tensors,
     group_tensors,
     parts_of,
     specs_of,
