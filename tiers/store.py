@@ -13,14 +13,17 @@ with TieredStore(dram="4GiB") as store:
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from ..errors import InvalidEvent
 from .arena import Arena, Slot
 from .budget import Budget
 from .entries import EntryTable
+from .rows.spec import RowSpec
+from .rows.table import RowTable
 from .sizes import parse_size
 from .ssd import SsdFolder, parse_ssd
 
@@ -30,7 +33,7 @@ Partition = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TierUsage:
-    """What one tier holds, in bytes. While nothing changes, `held` is the sum of the four parts below it."""
+    """What one tier holds, in bytes. While nothing changes, `held` is the sum of the parts below it."""
 
     limit: int
     """The budget."""
@@ -44,6 +47,8 @@ class TierUsage:
     """What was charged by `charge_staging`: events held back, before-images."""
     free_bytes: int
     """Slots kept for reuse, which go as soon as their bytes are needed."""
+    rows_bytes: int = 0
+    """Row tables: pages of rows in use, free slots too, optimizers' state, positions and indexes."""
 
     @property
     def available_bytes(self) -> int:
@@ -69,6 +74,7 @@ class TieredStore:
         self._folder = None if ssd is None else SsdFolder(*parse_ssd(ssd))
         self._arena = Arena(self._budget)
         self._tables: dict[Partition, EntryTable] = {}
+        self._row_tables: dict[Partition, dict[str, RowTable]] = {}
         self._staging = 0
         self._closed = False
         self._user: str | None = None
@@ -101,12 +107,30 @@ class TieredStore:
                 raise ValueError("the store is closed")
             return self._tables.setdefault(partition, EntryTable(self._budget))
 
+    def rows(self, partition: Partition, name: str, spec: RowSpec) -> RowTable:
+        """The row table `name` of `partition`, made on first use; `spec` counts only where it is made. `ValueError` after `close`."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("the store is closed")
+            tables = self._row_tables.get(partition, {})
+            if name not in tables:
+                # A new dict each time: whoever walks through the one before is not disturbed.
+                tables = self._row_tables[partition] = {**tables, name: RowTable(name, spec, self._budget)}
+            return tables[name]
+
+    def row_tables(self, partition: Partition) -> Mapping[str, RowTable]:
+        """The row tables of `partition` by name, as they are now, in the order of their first use. Any thread."""
+        return MappingProxyType(self._row_tables.get(partition, {}))
+
     def drop_entries(self, partition: Partition) -> None:
-        """Forgets a partition's table and gives its bytes back; nothing happens where there is none. By the applying thread."""
+        """Forgets a partition's tables, of entries and of rows, and gives their bytes back. By the applying thread."""
         with self._lock:
             table = self._tables.pop(partition, None)
+            row_tables = self._row_tables.pop(partition, {})
         if table is not None:
             table.clear()
+        for rows in row_tables.values():
+            rows.clear()
 
     def allocate(self, nbytes: int) -> Slot:
         """Memory for one set of weights, `nbytes` long, faulted in. Content is undefined. The caller releases it.
@@ -138,10 +162,11 @@ class TieredStore:
         dense, free = self._arena.used_bytes, self._arena.free_bytes
         with self._lock:
             entries = sum(table.nbytes for table in self._tables.values())
-            return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free)
+            rows = sum(table.nbytes for tables in self._row_tables.values() for table in tables.values())
+            return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free, rows)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Drops all entries and gives all memory back; a second call does nothing. No descriptor of the store is left.
+        """Drops all entries and rows and gives all memory back; a second call does nothing. No descriptor of the store is left.
 
         Weights that somebody still reads stay valid, and take their memory with them when they are dropped. Nothing here waits:
         `timeout` is taken because every handle's `close` takes one.
@@ -149,9 +174,13 @@ class TieredStore:
         with self._lock:
             self._closed = True
             tables = list(self._tables.values())
+            row_tables = [table for tables in self._row_tables.values() for table in tables.values()]
             self._tables.clear()
+            self._row_tables.clear()
         for table in tables:
             table.clear()
+        for rows in row_tables:
+            rows.clear()
         self._arena.close()
         if self._folder is not None:
             self._folder.close()

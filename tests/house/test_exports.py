@@ -13,7 +13,7 @@ import paramstream
 from house.checkout import ROOT
 
 IMPORT_TIMEOUT_SECONDS = 60
-OPTIONAL = ("torch", "aiokafka", "sklearn", "cupy")
+OPTIONAL = ("torch", "aiokafka", "sklearn", "cupy", "numba")
 """What only an extra installs: a plain install must import without them, and quickly."""
 
 

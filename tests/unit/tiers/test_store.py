@@ -13,7 +13,7 @@ PAGE = mmap.PAGESIZE
 
 
 def parts_of(usage: TierUsage) -> int:
-    return usage.dense_bytes + usage.entries_bytes + usage.staging_bytes + usage.free_bytes
+    return usage.dense_bytes + usage.entries_bytes + usage.rows_bytes + usage.staging_bytes + usage.free_bytes
 
 
 def test_usage_is_the_exact_sum_of_all_that_is_held() -> None:
