@@ -138,6 +138,15 @@ class CorruptLog(ParamstreamError):
     """A record or frame that counts cannot be decoded. Its partition stops there; nothing is skipped."""
 
 
+class CorruptTier(ParamstreamError):
+    """What a tier keeps on disk cannot be read back: it is damaged, or the disk does not give it. The problem names file and place, and
+    all else that the tier holds can be read.
+    """
+
+    keys: tuple[int, ...] = ()
+    """Of rows: their keys."""
+
+
 class Fenced(ParamstreamError):
     """A newer session, replica or owner of the same name has taken over."""
 
