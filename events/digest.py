@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
 DIGEST_BYTES = 16
@@ -64,30 +62,3 @@ def key_hash(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The state partition (0 … partitions − 1) of a KV key, or of a row key as 8 little-endian bytes."""
     return key_hash(key) % partitions if partitions > 1 else 0
-
-
-# xxh3_64 of 8 bytes with seed 0: the constants of its definition, for all keys of an array at once.
-_FLIP = np.uint64(0xC73AB174C5ECD5A2)
-_PRIME = np.uint64(0x9FB21C651E98DF25)
-_ROW_KEY_BYTES = np.uint64(8)
-
-
-def row_key_hashes(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """`key_hash` of each key as 8 little-endian bytes."""
-    mixed = keys.astype("<i8", copy=False).view(np.uint64)
-    mixed = _rotated(mixed, 32) ^ _FLIP
-    mixed = mixed ^ _rotated(mixed, 49) ^ _rotated(mixed, 24)
-    mixed = mixed * _PRIME
-    mixed = (mixed ^ ((mixed >> np.uint64(35)) + _ROW_KEY_BYTES)) * _PRIME
-    return mixed ^ (mixed >> np.uint64(28))
-
-
-def partitions_of(keys: npt.NDArray[np.int64], partitions: int) -> npt.NDArray[np.int64]:
-    """The state partition of each row key: what `partition_of` says of its 8 little-endian bytes."""
-    if partitions == 1:
-        return np.zeros(len(keys), np.int64)
-    return (row_key_hashes(keys) % np.uint64(partitions)).astype(np.int64)
-
-
-def _rotated(values: npt.NDArray[np.uint64], left: int) -> npt.NDArray[np.uint64]:
-    return (values << np.uint64(left)) | (values >> np.uint64(64 - left))
