@@ -8,7 +8,7 @@ at the same time. One lock a table is held for one batch: a change of one event 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ class RowTable:
         self._absent = 0
         """Of these, those still without a row."""
         self._changed: list[Ints] | None = None
+        self.on_change: Callable[[Ints], None] | None = None
+        """Told of the keys whose rows change, under the table's lock: nobody can read the change before it returns. For a tier above."""
         self._dram_hits = 0
         self._misses = 0
 
@@ -287,6 +289,8 @@ class RowTable:
     def _note(self, keys: Ints) -> None:
         if self._changed is not None and len(keys):
             self._changed.append(keys.copy())
+        if self.on_change is not None and len(keys):
+            self.on_change(keys)
 
     def _put(self, batch: RowBatch, *, forced: bool) -> None:
         slots = self._dram.find(batch.keys)
