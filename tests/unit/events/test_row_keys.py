@@ -1,0 +1,61 @@
+"""Row keys go to partitions by the hash of their bytes, whole batches at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import paramstream as ps
+from paramstream.events.digest import partition_of
+from paramstream.events.row_keys import by_partition, row_keys
+
+EDGES = [0, 1, -1, 2**31, 2**32, 2**32 - 1, 2**63 - 1, -(2**63), 5, 5 + 2**32]
+PINNED = [5841669975847748627, 11687913294787043142]
+
+
+def keys_of_all_kinds() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    drawn = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 2000, np.int64)
+    return np.concatenate([np.array(EDGES, np.int64), drawn])
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 7, 64, 1000, 1024])
+def test_each_key_goes_to_its_partition_and_the_order_within_one_is_kept(partitions: int) -> None:
+    keys = keys_of_all_kinds()
+    expected = [partition_of(int(key).to_bytes(8, "little", signed=True), partitions) for key in keys]
+    split = {number: keys if places is None else keys[places] for number, places in by_partition(keys, partitions)}
+    assert {number: found.tolist() for number, found in split.items()} == {
+        number: [int(key) for key, at in zip(keys, expected, strict=True) if at == number] for number in set(expected)
+    }
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_no_keys_go_nowhere(partitions: int) -> None:
+    assert list(by_partition(np.empty(0, np.int64), partitions)) == []
+
+
+@pytest.mark.parametrize("given", [EDGES, tuple(EDGES), np.array(EDGES), torch.tensor(EDGES)])
+def test_keys_are_taken_as_a_sequence_an_array_or_a_tensor(given: object) -> None:
+    assert row_keys("t", given).tolist() == EDGES
+
+
+def test_an_empty_sequence_is_no_keys() -> None:
+    assert row_keys("t", []).shape == (0,)
+
+
+def test_keys_of_every_second_place_are_read_as_they_are_and_flat_ones_are_not_copied() -> None:
+    flat = np.arange(10)
+    assert row_keys("t", flat[::2]).tolist() == [0, 2, 4, 6, 8]
+    assert np.shares_memory(row_keys("t", flat), flat)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [2**63], [1.0], [True], ["1"], np.zeros(3, np.int32), np.zeros((2, 2), np.int64), np.int64(1), 1, None, b"1",
+        torch.zeros(2), torch.tensor([1], dtype=torch.int32),
+    ],
+)  # fmt: skip
+def test_what_is_no_row_key_is_refused_and_never_cast(given: object) -> None:
+    with pytest.raises(ps.InvalidEvent):
+        row_keys("t", given)
