@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import paramstream as ps
-from paramstream.events.digest import partition_of
-from paramstream.events.row_keys import by_partition, row_keys
+from paramstream.events.digest import key_hash, partition_of
+from paramstream.events.row_keys import by_partition, hash_keys, partitions_of, row_keys
 
 EDGES = [0, 1, -1, 2**31, 2**32, 2**32 - 1, 2**63 - 1, -(2**63), 5, 5 + 2**32]
+PINNED = [5841669975847748627, 11687913294787043142]
 PINNED = [5841669975847748627, 11687913294787043142]
 
 
@@ -19,10 +20,20 @@ def keys_of_all_kinds() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate([np.array(EDGES, np.int64), drawn])
 
 
+def test_a_batch_of_keys_has_the_hashes_of_their_bytes() -> None:
+    keys = keys_of_all_kinds()
+    assert hash_keys(keys).tolist() == [key_hash(int(key).to_bytes(8, "little", signed=True)) for key in keys]
+
+
+def test_the_hashes_are_those_of_ever() -> None:
+    assert hash_keys(np.array([-1, 2**63 - 1], np.int64)).tolist() == PINNED
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4, 7, 64, 1000, 1024])
 def test_each_key_goes_to_its_partition_and_the_order_within_one_is_kept(partitions: int) -> None:
     keys = keys_of_all_kinds()
     expected = [partition_of(int(key).to_bytes(8, "little", signed=True), partitions) for key in keys]
+    assert partitions_of(keys, partitions).tolist() == expected
     split = {number: keys if places is None else keys[places] for number, places in by_partition(keys, partitions)}
     assert {number: found.tolist() for number, found in split.items()} == {
         number: [int(key) for key, at in zip(keys, expected, strict=True) if at == number] for number in set(expected)
