@@ -319,9 +319,11 @@ class PartitionCore:
         opened_s_ago = (monotonic_ns - self._opened_ns) / 1e9
         retained = self.settings.retain_versions
         state = self.state
+        has_inputs = self._lasting and state.inputs > state.start  # Under "none" no processor takes them.
         return lowest_needed(
-            self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago, copied
-        )
+            self.settings.role, state.dense, state.position, self.durable, retained, leases, use, opened_s_ago,
+            max(copied, state.passive) if state.inputs else copied, has_inputs=has_inputs,
+        )  # fmt: skip
 
     def prepare_commit(self, call: PrepareCommit) -> PreparedCommit:
         """What a commit of these parts must say. Raises what it would be refused with; changes nothing."""
@@ -362,6 +364,7 @@ class PartitionCore:
             latest=at,
             context=newest.context if newest is not None else b"",
             rewinds=tuple(dense.rewinds),
+            passive=self.state.passive,
         )
 
     # --- inside ---

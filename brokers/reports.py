@@ -50,7 +50,7 @@ class Reports:
             # A pinned version may stay for long; it is in memory, and must not hold the log meanwhile.
             served = [] if topic in report.pinned else [commit for of, _, commit, _ in report.served if of == topic]
             fetched = [commit for of, commit in report.fetching if of == topic]
-            found.append(Lease(name, position, now - at, (*served, *fetched)))
+            found.append(Lease(name, position, now - at, (*served, *fetched), report.processes))
         return found
 
     def forget_old(self) -> None:

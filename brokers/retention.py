@@ -1,12 +1,13 @@
 """What of a partition's log must stay: the versions that are retained, what is still being published, and leases.
 
-Rows and KV keep all until announced snapshots of this broker's keeper hold their state. A lease is what a replica's report says that it still needs; it lasts
-for 60 s after the report.
+Rows and KV keep all until announced snapshots of this broker's keeper hold their state. Inputs of processors, which change no replica's
+state, keep all until the processors that report have them in snapshots of theirs. A lease is what a replica's or processor's report says
+that it still needs; it lasts for 60 s after the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .checks import Role
@@ -47,20 +48,23 @@ class Lease:
     position: int | None
     age_s: float
     commits: tuple[int, ...] = ()
+    processes: bool = False
+    """It is a processor's: what lies after `position` is its input, which nothing else has."""
 
 
 def lowest_needed(
     role: Role, dense: DenseState, head: int, durable: int, retained: int, leases: Iterable[Lease],
-    use: LogUse, opened_s_ago: float, copied: int = 0,
+    use: LogUse, opened_s_ago: float, copied: int = 0, *, has_inputs: bool = False,
 ) -> int:  # fmt: skip
     """The lowest position that must stay: the log may be cut below it. 0 where all must stay.
 
-    `copied`: up to there, snapshots hold the state of rows and KV.
+    `copied`: up to there, snapshots hold the state of rows and KV, or there is none. `has_inputs`: the log still has events that are
+    for processors only.
     """
     if opened_s_ago < LEASE_S and not use.is_half_full:
         return 0
     if role == "state":
-        return _needed_of_state(head, leases, use, copied)
+        return _needed_of_state(head, list(leases), use, copied, has_inputs)
     if role == "meta":
         return head
     needed = [head]
@@ -81,11 +85,20 @@ def lowest_needed(
     return min(needed)
 
 
-def _needed_of_state(head: int, leases: Iterable[Lease], use: LogUse, copied: int) -> int:
+def _needed_of_state(head: int, leases: Sequence[Lease], use: LogUse, copied: int, has_inputs: bool) -> int:
     if not copied:
         return 0
-    needed = [head, copied + 1]
+    held: list[tuple[int, bool]] = [
+        (lease.position + 1, lease.processes)
+        for lease in leases
+        if lease.position is not None and lease.age_s < LEASE_S
+    ]
+    processors = [at for at, processes in held if processes]
+    if has_inputs and not processors:
+        # Whoever is to take them is away, or still to come: its publishers wait for it at the log's limit.
+        return 0
+    needed: list[int] = [head, copied + 1, *(processors if has_inputs else ())]
     if not use.is_nearly_full:
         # Past that a replica begins again with the snapshot: one that stands still must not stop all publishers.
-        needed += [lease.position + 1 for lease in leases if lease.position is not None and lease.age_s < LEASE_S]
+        needed += [at for at, _ in held]
     return min(needed)

@@ -15,7 +15,19 @@ from ..consistency.position import epoch_of, show
 from ..consistency.vector import EMPTY
 from ..errors import CorruptLog, EventLost, InvalidEvent
 from ..events.codec import Buffer, EventFrame, Head, decode_vector, encode_vector
-from ..events.kinds import WEIGHT_KINDS, Chunk, Commit, Delete, Epoch, Note, Part, Put, Table
+from ..events.kinds import (
+    CHANGING_KINDS,
+    WEIGHT_KINDS,
+    Chunk,
+    Commit,
+    Delete,
+    DenseGradients,
+    Epoch,
+    Note,
+    Part,
+    Put,
+    Table,
+)
 from ..events.validate import check_payload, put_values
 from ..transport.calls import LastEvent
 from .dense import DenseState
@@ -69,10 +81,16 @@ class PartitionState(msgspec.Struct, array_like=True):
     """The log's start as far as `forget` was told."""
     left: int = 0
     """The position of the last note by which an owner gave the partition up."""
+    passive: int = 0
+    """Of the last record before the first one that changes what a replica holds: up to here its state is empty."""
+    inputs: int = 0
+    """The position of the last event that is for processors only."""
 
     def apply(self, frame: EventFrame, registry: bool = False) -> None:
         """Take in a stamped record that counts. `registry`: puts and deletes are entries to keep (`__meta`)."""
         payload = frame.payload
+        if self.passive == self.position and frame.kind not in CHANGING_KINDS:
+            self.passive = frame.position
         self.position, self.time = frame.position, frame.time
         match payload:
             case Epoch():
@@ -88,6 +106,8 @@ class PartitionState(msgspec.Struct, array_like=True):
             case Delete() if registry:
                 for key in payload.keys:
                     self.entries.pop(key, None)
+            case DenseGradients():
+                self.inputs = frame.position
             case Note(leaves=True):
                 self.left = frame.position
             case _:

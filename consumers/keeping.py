@@ -234,7 +234,7 @@ class Keeping:
         described = self._directory.request(
             DescribePartitions(topic.record.id, tuple(numbers)), list[PartitionRecord], ANSWER_S
         )
-        topic.kept.is_trimmed = any(at.start > START for at in described)
+        topic.kept.is_trimmed = any(at.is_trimmed for at in described)
         failed: ParamstreamError | None = None
         for start, seeds in self._ways(topic.record, described):
             try:
@@ -258,7 +258,7 @@ class Keeping:
         yield "resume", []
         yield "latest", []
         if self._changelogs is not None:
-            seed = seed_of(self._changelogs, record, [at.partition for at in described if at.start > START])
+            seed = seed_of(self._changelogs, record, [at.partition for at in described if at.is_trimmed])
             # Where a broker that was taken over has told where it stands, this may fail: the keeper tries again.
             for at in described:
                 seed.check(at, record.name, record.persistence)

@@ -87,7 +87,7 @@ class Scope:
     def trimmed(self, record: TopicRecord) -> list[int]:
         """The topic's state partitions whose log does not reach back, and that do not begin with state either."""
         numbers = self.state_partitions(record)
-        cut = [number for number in numbers if self.described[record.id, number].start > START]
+        cut = [number for number in numbers if self.described[record.id, number].is_trimmed]
         return [number for number in cut if (record.id, number) not in self._begun]
 
     def state_partitions(self, record: TopicRecord) -> Sequence[int]:
@@ -116,7 +116,7 @@ class Scope:
 
     def _choose_partition(self, record: TopicRecord, at: PartitionRecord, start: str | VersionVector[str]) -> None:
         partition, weights = (record.id, at.partition), at.partition == record.partitions
-        if not weights and start == "earliest" and at.start > START:
+        if not weights and start == "earliest" and at.is_trimmed:
             raise LogTruncated(
                 f"rows and KV up to {show(at.start)} have left the log",
                 topic=record.name,

@@ -258,5 +258,7 @@ WEIGHT_KINDS = frozenset({Kind.CHUNK, Kind.PART, Kind.COMMIT})
 STATE_KINDS = frozenset(
     {Kind.TABLE, Kind.ROWS, Kind.DELETE_ROWS, Kind.GRADIENTS, Kind.DENSE_GRADIENTS, Kind.PUT, Kind.DELETE}
 )
+CHANGING_KINDS = STATE_KINDS - {Kind.DENSE_GRADIENTS}
+"""Those of a state partition's events that change what a replica holds; the rest is for processors."""
 LOG_ONLY_KINDS = frozenset({Kind.CLAIM, Kind.BASE})
 """Records that take no position of their own and are never fanned out."""

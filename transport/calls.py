@@ -284,6 +284,13 @@ class PartitionRecord(Record, frozen=True):
     """The encoded vector of all that events before `latest` rest on."""
     rewinds: tuple[tuple[At, int], ...] = ()
     """Weight partition: (position, version) of the commits that superseded older ones of that number and higher, in order."""
+    passive: At = 0
+    """State partition: nothing up to here changes what a replica holds."""
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Something that makes the state of replicas has left the log."""
+        return self.start > self.passive
 
     def end_for(self, position: int) -> int:
         """Where the epoch of `position` ended, as far as that is known, else where the partition ends: what lies above it is not there."""

@@ -238,6 +238,10 @@ class Report(Message, frozen=True):
     """Topics whose served version is pinned: it needs nothing of the log."""
     fetching: tuple[tuple[Id, At], ...] = ()
     """(topic, position of the commit) of each version that is fetched, out of turn, to be served next: the log must hold it."""
+    serves: str = ""
+    """Where it answers look-ups of the partitions in `applied`; empty where it does not."""
+    processes: bool = False
+    """It is a processor's task: what its lease names is its input, and held however full the log is."""
 
 
 # --- fetching -----------------------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from cores.partitions import Session, Weights, put, start
 from paramstream.brokers.partition import PartitionCore
 from paramstream.brokers.retention import LEASE_S, Lease, LogUse
+from paramstream.brokers.state import PartitionState
 from paramstream.errors import EventLost
+from paramstream.events.kinds import DenseGradients, GradientPiece
 
 OPENED_NS = 10**12
 LATER_NS = OPENED_NS + int(LEASE_S * 1e9)
-ROOMY, HALF_FULL = LogUse(10, 100), LogUse(51, 100)
+ROOMY, HALF_FULL, NEARLY_FULL = LogUse(10, 100), LogUse(51, 100), LogUse(76, 100)
 
 
 def published(versions: int, retain: int = 2) -> PartitionCore:
@@ -131,6 +133,66 @@ def test_rows_and_kv_go_behind_what_snapshots_hold() -> None:
     assert core.trim_floor([], ROOMY, LATER_NS, held) == held + 1
     assert core.trim_floor([], ROOMY, LATER_NS - 1, held) == 0
     assert core.trim_floor([], HALF_FULL, LATER_NS - 1, held) == held + 1
+
+
+def inputs_of(before: int, events: int, after: int) -> tuple[PartitionCore, int]:
+    """A partition with puts before and behind events that are for processors; and the position of the first of those."""
+    core = start()
+    session = Session(core)
+    session.join()
+    for _ in range(before):
+        session.write(*put())
+    first = core.sequenced + 1
+    piece = GradientPiece("w", "float32", (2,), bytes(16), 0, 8)
+    for _ in range(events):
+        session.write(DenseGradients(1, 0, 1, (piece,)), [bytes(8)])
+    for _ in range(after):
+        session.write(*put())
+    core.synced(core.sequenced)
+    return core, first
+
+
+def reader(position: int, age_s: float = 1.0) -> Lease:
+    return Lease("processor p/0", position, age_s, processes=True)
+
+
+def test_inputs_stay_however_full_the_log_is_until_a_processor_has_them_and_then_go_without_a_snapshot_of_a_keeper() -> (
+    None
+):
+    core, first = inputs_of(0, 9, 0)
+    for use in (ROOMY, NEARLY_FULL):
+        assert core.trim_floor([], use, LATER_NS) == 0
+        assert core.trim_floor([Lease("r", first + 5, 1.0), reader(first + 5, LEASE_S)], use, LATER_NS) == 0
+        assert core.trim_floor([reader(first + 5)], use, LATER_NS) == first + 6
+        assert core.trim_floor([reader(first + 5), reader(first + 2)], use, LATER_NS) == first + 3
+        assert core.trim_floor([reader(first + 8)], use, LATER_NS) == core.sequenced
+    assert core.trim_floor([reader(first + 5), Lease("r", first + 1, 1.0)], ROOMY, LATER_NS) == first + 2
+    assert core.trim_floor([reader(first + 5), Lease("r", first + 1, 1.0)], NEARLY_FULL, LATER_NS) == first + 6
+
+
+def test_inputs_that_have_left_the_log_need_no_processor_any_more() -> None:
+    core, first = inputs_of(0, 9, 0)
+    core.trimmed(first + 8)
+    assert core.trim_floor([], ROOMY, LATER_NS) == core.sequenced
+
+
+def test_entries_beside_inputs_stay_until_a_snapshot_of_a_keeper_has_them() -> None:
+    core, first = inputs_of(0, 5, 3)
+    assert core.describe(0, LATER_NS).passive == first + 4
+    assert core.trim_floor([reader(first + 7)], NEARLY_FULL, LATER_NS) == first + 5
+    assert core.trim_floor([reader(first + 7)], NEARLY_FULL, LATER_NS, first + 6) == first + 7
+    assert core.trim_floor([reader(first + 3)], NEARLY_FULL, LATER_NS, first + 6) == first + 4
+    behind, first = inputs_of(1, 5, 0)
+    assert behind.trim_floor([reader(behind.sequenced)], NEARLY_FULL, LATER_NS) == first - 1
+
+
+def test_what_replicas_hold_is_empty_up_to_the_first_event_that_changes_it_also_after_a_restart() -> None:
+    core, first = inputs_of(0, 2, 1)
+    again = PartitionState.decode(core.state.encode(), core.sequenced)
+    assert (again.passive, again.inputs) == (first + 1, first + 1)
+    record = core.describe(first + 1, LATER_NS)
+    assert not record.is_trimmed
+    assert core.describe(first + 2, LATER_NS).is_trimmed
 
 
 def test_a_replica_holds_the_rows_and_kv_that_it_has_not_applied_until_the_log_is_nearly_full() -> None:
