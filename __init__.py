@@ -6,7 +6,8 @@ This file is the list of public names and nothing else.
 from .brokers.broker import Broker, BrokerStatus
 from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
-from .consumers.events import Event
+from .consumers.events import Event, GradientSlice
+from .consumers.processors.parameter_server import parameter_server
 from .consumers.processors.processor import Processor, ProcessorStatus, TaskStatus, processor
 from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
@@ -59,6 +60,7 @@ __all__ = [
     "Event",
     "EventLost",
     "Fenced",
+    "GradientSlice",
     "InvalidEvent",
     "KafkaLog",
     "LogTruncated",
@@ -95,6 +97,7 @@ __all__ = [
     "VersionVector",
     "Weights",
     "connect",
+    "parameter_server",
     "processor",
     "restore",
 ]

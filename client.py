@@ -489,6 +489,13 @@ class Client:
                     remedy='Give source and sink the persistence "write_back" or "write_through"',
                 )  # fmt: skip
 
+        if step.partitions not in (None, source.partitions):
+            raise InvalidEvent(
+                f"the processor needs a source of {step.partitions} state partitions, this one has {source.partitions}",
+                topic=source.name,
+                remedy=f"Create a topic for it with partitions={step.partitions}",
+            )
+
         def make_out(producer: str, timeout: float) -> Output:
             session = self._new_session(producer, halts=True)
             with self._lock:

@@ -59,6 +59,8 @@ class Processor:
     sink: str
     weights: bool = True
     """The source's weight partition has a task too."""
+    partitions: int | None = None
+    """How many state partitions the source must have; None: any number."""
 
     def __call__(self, event: Event, state: State, out: Any) -> None:
         self.function(event, state, out)
