@@ -55,6 +55,7 @@ def status_of(
         repeated_events=repeated,
         failed={t.record.name: error for t in topics if (error := sink.failure(t)) is not None},
         unfinished=tuple(Unfinished(*begun) for begun in applier.unfinished),
+        serves=sink.serves,
         jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
     )
 

@@ -95,6 +95,10 @@ class ReplicaSink:
         modules at it, or due to take it."""
         self.listeners: tuple[Callable[[VersionInfo], None], ...] = ()
         """Told of each such change later, in the link's thread, without the lock."""
+        self.serves = ""
+        """Where look-ups are answered, for the reports."""
+        self.wakers: tuple[Callable[[], None], ...] = ()
+        """Called whenever `changed` is notified of what was applied; they neither block nor raise. Replaced as a whole."""
         self.fetching: dict[PartitionId, int] = {}
         """The commit of a version that is fetched once more, to be served next. Replaced as a whole."""
         self.jumps = Jumps(
@@ -324,6 +328,8 @@ class ReplicaSink:
             self._dirty = False
             with self.changed:
                 self.changed.notify_all()
+            for wake in self.wakers:
+                wake()
 
     def tick(self, now: float) -> None:
         self._now = now
@@ -412,6 +418,11 @@ class ReplicaSink:
 
     # --- reports --------------------------------------------------------------------------------------------------------------
 
+    def serves_at(self, endpoint: str) -> None:
+        """Said in the next report, which is due at once. Any thread."""
+        self.serves = endpoint
+        self._report_at = 0.0
+
     def report(self) -> Report:
         with self.changed:
             positions = self._core.positions()
@@ -435,6 +446,7 @@ class ReplicaSink:
             failed=tuple((t.record.id, WireError.of(e)) for t in topics if (e := self.failure(t)) is not None),
             pinned=tuple(topic.record.id for topic in topics if topic.pinned is not None),
             fetching=tuple((partition[0], commit) for partition, commit in fetching.items()),
+            serves=self.serves,
         )
 
     def _needed(self, partition: PartitionId, applied: int, durable: int) -> int:

@@ -73,6 +73,9 @@ class ReplicaStatus:
     """Topic → what keeps its weights, or a module bound to them, from the newest version. Known of other processes too."""
     unfinished: tuple[Unfinished, ...] = ()
     """Versions that were begun and have not gone on for half a minute: their producers may be gone. Nobody sees them."""
+    serves: str = ""
+    """Where it answers look-ups (`rep.serve`), of the state partitions in `applied`; empty where it does not. Known of other processes
+    too."""
     jumping: tuple[str, ...] = ()
     """Topics whose weights pass versions on the way to a newer one: until that shows, rows and KV may be ahead of them."""
 
@@ -98,6 +101,7 @@ class ReplicaStatus:
             last_error=report.error,
             age_s=report.age_s,
             stale=report.age_s > STALE_S,
+            serves=report.serves,
             failed={
                 name: error.raised() for topic, error in report.failed if (name := directory.name_of(topic)) is not None
             },

@@ -21,7 +21,7 @@ from ..errors import ConnectFailed, CorruptLog
 from ..events.codec import Buffer
 from .messages import CLIENT_ID_BYTES, DOWN, UP, Hello, Welcome, decode_message, encode_message
 from .pieces import AnswerReader
-from .sockets import COPY_THRESHOLD_BYTES, Socket, dealer, monitored
+from .sockets import COPY_THRESHOLD_BYTES, HIGH_WATER_MARK, MAX_ANSWER_BYTES, Socket, dealer, monitored
 
 GREET_S = 1.0
 """How long a broker may take to answer a hello before the attempt is given up (and made again)."""
@@ -37,8 +37,15 @@ _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | 
 class Monitored:
     """A DEALER with its monitor: `gone` says whether its connection has ended."""
 
-    def __init__(self, address: str, routing_id: bytes) -> None:
-        self.socket: Socket = dealer(address, routing_id)
+    def __init__(
+        self,
+        address: str,
+        routing_id: bytes,
+        *,
+        most_waiting: int = HIGH_WATER_MARK,
+        most_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self.socket: Socket = dealer(address, routing_id, most_waiting=most_waiting, most_bytes=most_bytes)
         self._monitor: Socket = monitored(self.socket, _GONE)
 
     def gone(self) -> bool:

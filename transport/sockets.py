@@ -49,9 +49,17 @@ def context() -> zmq.Context[Socket]:
     return cast("zmq.Context[Socket]", zmq.Context.instance())
 
 
-def router(address: str, *, insecure: bool, in_process: str | None = None) -> tuple[Socket, str]:
+def router(
+    address: str,
+    *,
+    insecure: bool,
+    in_process: str | None = None,
+    most_waiting: int = HIGH_WATER_MARK,
+    most_bytes: int = MAX_MESSAGE_BYTES,
+) -> tuple[Socket, str]:
     """A bound ROUTER and its real address (port 0 becomes a port). `in_process` is a second, inproc address.
 
+    Each way of each peer holds `most_waiting` messages; a peer that sends more than `most_bytes` in one is cut off.
     Raises `AccessDenied` for a bind beyond loopback without `insecure`, `BindFailed` where the address cannot be taken, or the
     process may open too few files more.
     """
@@ -61,14 +69,14 @@ def router(address: str, *, insecure: bool, in_process: str | None = None) -> tu
             remedy="Bind to 127.0.0.1 or an ipc path, or pass insecure=True (--insecure) on a network you trust",
         )
     try:
-        socket = _made(zmq.ROUTER, address)
+        socket = _made(zmq.ROUTER, address, most_waiting)
     except OSError as error:
         raise BindFailed(f"cannot bind {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
     # A peer whose pipe is full or gone is told to the sender as EAGAIN or EHOSTUNREACH, instead of dropped in silence.
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     # A client that comes back under its old routing id takes over from its half-open predecessor.
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
     try:
         if in_process is not None:
             socket.bind(in_process)
@@ -100,18 +108,20 @@ def release(socket: Socket, address: str) -> None:
     socket.close()
 
 
-def dealer(address: str, routing_id: bytes) -> Socket:
-    """A DEALER that connects to `address` once.
+def dealer(
+    address: str, routing_id: bytes, *, most_waiting: int = HIGH_WATER_MARK, most_bytes: int = MAX_ANSWER_BYTES
+) -> Socket:
+    """A DEALER that connects to `address` once. Each way holds `most_waiting` messages, each of at most `most_bytes`.
 
     Raises `ConnectFailed` where the address cannot be read, or the process may open too few files more.
     """
     try:
-        socket = _made(zmq.DEALER, address)
+        socket = _made(zmq.DEALER, address, most_waiting)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
     socket.setsockopt(zmq.ROUTING_ID, routing_id)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
@@ -178,13 +188,13 @@ def _check_descriptors() -> None:
             os.close(descriptor)
 
 
-def _made(kind: int, address: str) -> Socket:
+def _made(kind: int, address: str, most_waiting: int) -> Socket:
     """Raises `OSError` where there are too few descriptors."""
     _check_descriptors()
     socket: Socket = context().socket(kind)
     socket.setsockopt(zmq.LINGER, LINGER_MS)
-    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.SNDHWM, most_waiting)
+    socket.setsockopt(zmq.RCVHWM, most_waiting)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)

@@ -1,0 +1,99 @@
+"""A replica as its look-ups are answered from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..consistency.vector import PartitionId
+from ..errors import UnknownTopic
+from ..events.row_keys import by_partition
+from ..tiers.store import TieredStore
+from ..transport.calls import TopicRecord
+from .applying import Applier, TopicState
+from .replica_sink import ReplicaSink
+from .serving_answers import Standing
+from .subscription_core import SubscriptionCore
+
+
+class ReplicaSource:
+    """A `serving_answers.Source`."""
+
+    def __init__(
+        self,
+        core: SubscriptionCore,
+        sink: ReplicaSink,
+        applier: Applier,
+        store: TieredStore,
+        state_partitions: Callable[[TopicRecord], Sequence[int]],
+        get: Callable[[TopicState, bytes], bytes | None],
+    ) -> None:
+        self._core = core
+        self._sink = sink
+        self._applier = applier
+        self._store = store
+        self._state_partitions = state_partitions
+        self._get = get
+
+    def partitions(self, topic: int) -> Sequence[int] | None:
+        state = self._applier.topics.get(topic)
+        return None if state is None else self._state_partitions(state.record)
+
+    def standing(self, topic: int, numbers: Iterable[int]) -> Standing:
+        partitions = [(topic, number) for number in numbers]
+        sink = self._sink
+        with sink.changed:
+            if sink.fenced is not None:
+                raise sink.fenced
+            for partition in partitions:
+                if partition in sink.stopped:
+                    raise sink.stopped[partition]
+            applied = self._core.positions()
+            undone = sum(sink.undone.get(partition, 0) for partition in partitions)
+        return Standing(
+            {number: applied[topic, number] for _, number in partitions if (topic, number) in applied}, undone
+        )
+
+    def is_lost(self, partition: PartitionId, position: int) -> bool:
+        with self._sink.changed:
+            return self._core.is_lost(partition, position)
+
+    def table(self, topic: int, numbers: Iterable[int], name: str) -> tuple[int, str] | None:
+        found = None
+        for number in numbers:
+            defined = self._applier.tables((topic, number)).get(name)
+            if defined is None:
+                return None
+            found = defined.definition.dim, defined.definition.dtype
+        return found
+
+    def lookup(
+        self, topic: int, table: str, keys: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        state = self._state(topic)
+        values: npt.NDArray[Any] | None = None
+        found = np.empty(len(keys), np.bool_)
+        for number, places in by_partition(keys, state.record.partitions):
+            rows = self._store.row_tables((topic, number)).get(table)
+            if rows is None:
+                raise UnknownTopic("the topic has no table of that name", item=table, partition=number)
+            if places is None:
+                return rows.lookup(keys)
+            some, there = rows.lookup(keys[places])
+            if values is None:
+                values = np.empty((len(keys), rows.spec.dim), some.dtype)
+            values[places], found[places] = some, there
+        assert values is not None, "a look-up has a key"
+        return values, found
+
+    def get(self, topic: int, key: bytes) -> bytes | None:
+        return self._get(self._state(topic), key)
+
+    def _state(self, topic: int) -> TopicState:
+        state = self._applier.topics.get(topic)
+        if state is None:
+            raise UnknownTopic("this replica does not follow the topic any more")
+        return state
