@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..budget import Budget
+from .batch import RowBatch
 from .columns import Column
 from .index import DictIndex, RowIndex
 from .initial import initial_rows
@@ -31,8 +32,10 @@ Ints = NDArray[np.int64]
 class DramRows:
     """The slots of one table. A slot whose position is 0 holds no row: it is free, or reserved for the change that is to come."""
 
-    def __init__(self, spec: RowSpec, budget: Budget) -> None:
+    def __init__(self, spec: RowSpec, budget: Budget, beside_bytes: int = 0) -> None:
+        """`beside_bytes`: charged for each slot beside its columns, for what the table's tiers note of it."""
         self.spec = spec
+        self._beside_bytes = beside_bytes
         self.index: RowIndex = DictIndex()
         self._budget = budget
         self._charged = 0
@@ -79,6 +82,16 @@ class DramRows:
         """Bytes charged to the budget: the columns' pages in use, free slots too, and the index."""
         return self._charged
 
+    @property
+    def usable(self) -> int:
+        """Slots that are charged for: those in use, and the free ones."""
+        return self._usable
+
+    @property
+    def free(self) -> int:
+        """Slots that can be taken without being charged for."""
+        return len(self._free) + self._usable - self.top
+
     def find(self, keys: Ints) -> Ints:
         """The location of each key."""
         return self.index.find(keys)
@@ -88,19 +101,32 @@ class DramRows:
 
         They hold the rows' initial value and state, and position 0. Raises `StorageFull` with nothing changed, unless `forced`.
         """
-        self._make_room(keys, forced=forced)
-        reused = min(len(keys), len(self._free))
-        slots = np.empty(len(keys), np.int64)
-        slots[:reused] = self._free[len(self._free) - reused :]
-        del self._free[len(self._free) - reused :]
-        slots[reused:] = np.arange(self.top, self.top + len(keys) - reused)
-        self.top += len(keys) - reused
-        self.keys[slots] = keys
+        self._make_room(len(keys), keys, forced=forced)
+        slots = self._take(keys)
         self.positions[slots] = 0
         self.values[slots] = initial_rows(self.spec, keys)
         self.state[slots] = self.spec.initial_state
         self.index.insert(keys, slots)
         return slots
+
+    def place(self, batch: RowBatch) -> Ints:
+        """Takes slots for rows that lie in a tier further down (unique keys), puts them in, and returns the slots.
+
+        Raises `StorageFull` with nothing changed.
+        """
+        self._make_room(len(batch), batch.keys[:0], forced=False)
+        slots = self._take(batch.keys)
+        self.values[slots] = batch.values
+        self.state[slots] = batch.state
+        self.positions[slots] = batch.positions
+        self.index.move(batch.keys, slots)
+        return slots
+
+    def hand_down(self, slots: Ints, locations: Ints) -> None:
+        """Gives slots up whose rows lie at `locations`, further down, from now on. They stay charged, for the next rows."""
+        self.index.move(self.keys[slots], locations)
+        self.positions[slots] = 0
+        self._free.extend(slots.tolist())
 
     def release(self, slots: Ints) -> None:
         """Gives slots up, and drops their keys from the index. They stay charged, for the next rows."""
@@ -129,18 +155,41 @@ class DramRows:
         self._charged = 0
         self._make_columns()
 
-    def _make_room(self, keys: Ints, *, forced: bool) -> None:
-        """Charges index and columns for the keys to come."""
-        missing = max(0, len(keys) - len(self._free) - (self._usable - self.top))
-        usable = self._usable
-        if missing:
-            usable += max(missing, min(_MOST_GROWTH, max(_LEAST_GROWTH, usable // _GROWTH_SHARE)))
-            usable = min(usable, self.capacity)
-            if usable < self._usable + missing:
-                raise self._budget.full(missing * self._values.item_bytes, because="no addresses are left")
+    def growth_bytes(self, count: int, new_keys: Ints) -> int:
+        """What is charged when `count` slots are taken, `new_keys` of them for keys that the index does not have."""
+        return self._growth_bytes(self._usable_for(count), new_keys)
+
+    def _usable_for(self, count: int) -> int:
+        missing = count - self.free
+        if missing <= 0:
+            return self._usable
+        usual = min(_MOST_GROWTH, max(_LEAST_GROWTH, self._usable // _GROWTH_SHARE))
+        usable = min(self._usable + max(missing, usual), self.capacity)
+        if usable < self._usable + missing:
+            raise self._budget.full(missing * self._values.item_bytes, because="no addresses are left")
+        return usable
+
+    def _growth_bytes(self, usable: int, new_keys: Ints) -> int:
         columns = (self._keys, self._positions, self._values, self._state)
         growth = sum(column.bytes_for(usable) - column.charged_bytes for column in columns)
-        growth += self.index.bytes_to_insert(keys)
+        return growth + (usable - self._usable) * self._beside_bytes + self.index.bytes_to_insert(new_keys)
+
+    def _take(self, keys: Ints) -> Ints:
+        """As many of the free slots, for these keys."""
+        reused = min(len(keys), len(self._free))
+        slots = np.empty(len(keys), np.int64)
+        slots[:reused] = self._free[len(self._free) - reused :]
+        del self._free[len(self._free) - reused :]
+        slots[reused:] = np.arange(self.top, self.top + len(keys) - reused)
+        self.top += len(keys) - reused
+        self.keys[slots] = keys
+        return slots
+
+    def _make_room(self, count: int, new_keys: Ints, *, forced: bool) -> None:
+        """Charges index and columns for the rows to come."""
+        usable = self._usable_for(count)
+        columns = (self._keys, self._positions, self._values, self._state)
+        growth = self._growth_bytes(usable, new_keys)
         self._budget.charge(growth, forced=forced)
         for column in columns:
             column.use(usable)
@@ -149,7 +198,7 @@ class DramRows:
 
     def _charge_index(self, unused: int) -> None:
         columns = (self._keys, self._positions, self._values, self._state)
-        held = sum(column.charged_bytes for column in columns) + self.index.nbytes
+        held = sum(column.charged_bytes for column in columns) + self.index.nbytes + self._usable * self._beside_bytes
         if held < self._charged:
             self._budget.refund(self._charged - held)
             self._charged = held
