@@ -1,0 +1,210 @@
+"""Which row lies in which slot of the HBM tier: keys, states, pins and who leaves next. Decides only: no lock, no tensor, no thread.
+
+A slot is free, then *coming* (reserved for a key whose values are on their way), then *ready*. A row that changes below is dropped:
+its key is forgotten at once, so that no later reader finds it, and its slot is free as soon as nobody reads it and nothing is on
+its way there; until then it is *doomed*, and keeps its bytes. So what a reader has pinned never moves and never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..rows.index import DictIndex, RowIndex
+from ..rows.policy import EvictionPolicy
+
+AWAY: Final = 0
+FREE: Final = 1
+COMING: Final = 2
+READY: Final = 3
+DOOMED: Final = 4
+LOST: Final = 5
+"""Coming, and dropped before it arrived."""
+
+SLOT_BYTES: Final = 10
+"""Of each slot: its key, its state, and whether it was used. Beside them, what the policy and the index keep."""
+
+Keys = NDArray[np.int64]
+Places = NDArray[np.int64]
+"""Slots."""
+
+
+@final
+class Slots:
+    """The slots of one table. Not thread-safe: its table's lock is held around each call."""
+
+    def __init__(self, per_page: int) -> None:
+        self.per_page = per_page
+        self._index: RowIndex = DictIndex()
+        self._policy = EvictionPolicy()
+        self._keys = np.empty(0, np.int64)
+        self._state = np.empty(0, np.uint8)
+        self._used = np.empty(0, np.bool_)
+        self._free: list[Places] = []
+        self.free = 0
+        """Slots that a key can be given."""
+        self.ready = 0
+        """Rows that readers find."""
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that is held for the slots, and for an index of as many keys."""
+        return self._nbytes_of(len(self._keys))
+
+    @property
+    def pages(self) -> int:
+        """Pages that the slots of this table take."""
+        return int(np.count_nonzero(self._state[:: self.per_page] != AWAY)) if self.per_page else 0
+
+    # --- pages ----------------------------------------------------------------------------------------------------------------
+
+    def bytes_for_page(self) -> int:
+        """By how much `nbytes` grows when a page is added."""
+        if np.any(self._state[:: self.per_page] == AWAY):
+            return 0
+        return self._nbytes_of(len(self._keys) + self._growth) - self.nbytes
+
+    def add_page(self) -> int:
+        """Slots for one page more, all free. Returns the page's number here: its slots are n × per_page on."""
+        away = np.flatnonzero(self._state[:: self.per_page] == AWAY)
+        if not len(away):
+            self._extend(self._growth)
+            return self.add_page()
+        page = int(away[0])
+        slots = np.arange(page * self.per_page, (page + 1) * self.per_page)
+        self._release(slots)
+        return page
+
+    def remove_page(self) -> int | None:
+        """Gives up the page with the fewest rows that has none pinned or on its way; its rows are dropped. None: there is none."""
+        states = self._state.reshape(-1, self.per_page)
+        is_pinned = self._policy.is_pinned(np.arange(len(self._keys))).reshape(states.shape)
+        stays = np.any((states != FREE) & (states != READY), axis=1) | np.any(is_pinned, axis=1)
+        if np.all(stays):
+            return None
+        rows = np.count_nonzero(states == READY, axis=1)
+        page = int(np.argmin(np.where(stays, self.per_page + 1, rows)))
+        slots = np.arange(page * self.per_page, (page + 1) * self.per_page)
+        self.drop(self._keys[slots[self._state[slots] == READY]])
+        self._state[slots] = AWAY
+        kept = np.concatenate([np.empty(0, np.int64), *self._free])
+        kept = kept[kept // self.per_page != page]
+        self._free, self.free = [kept], len(kept)
+        return page
+
+    # --- readers --------------------------------------------------------------------------------------------------------------
+
+    def find(self, keys: Keys) -> Places:
+        """The slot of each key, in order, -1 where no row is ready. Keys may repeat."""
+        slots = self._index.find(keys)
+        found = slots >= 0
+        slots[found] = np.where(self._state[slots[found]] == READY, slots[found], -1)
+        return slots
+
+    def pin(self, slots: Places) -> None:
+        """Readers use these ready slots (unique), until `unpin`: they keep their rows and bytes. Counts as use."""
+        self._policy.pin(slots)
+        self._policy.touch(slots)
+        self._used[slots] = True
+
+    def unpin(self, slots: Places) -> None:
+        """Undoes one `pin` of each."""
+        self._policy.unpin(slots)
+        doomed = slots[self._state[slots] == DOOMED]
+        ended = doomed[~self._policy.is_pinned(doomed)]
+        self._policy.forget(ended)
+        self._release(ended)
+
+    def is_changed(self, pinned: Places) -> bool:
+        """Whether any of these was dropped since it was pinned."""
+        return bool(np.any(self._state[pinned] == DOOMED))
+
+    # --- the writer -----------------------------------------------------------------------------------------------------------
+
+    def missing(self, keys: Keys) -> Keys:
+        """Those of `keys` (unique) that have no slot, coming ones counted as having one."""
+        return keys[self._index.find(keys) < 0]
+
+    def evict(self, count: int) -> int:
+        """Frees up to `count` slots of rows that nobody reads; how many. The rows stay below, where they are anyway."""
+        slots = self._policy.choose(count)
+        keys = self._keys[slots]
+        self._policy.left(slots, keys)
+        self._index.remove(keys)
+        self._release(slots)
+        self.ready -= len(slots)
+        return len(slots)
+
+    def reserve(self, keys: Keys) -> Places:
+        """Free slots for the first of `keys` (unique, missing), as many as there are."""
+        count = min(len(keys), self.free)
+        free = np.concatenate([np.empty(0, np.int64), *self._free])
+        slots, self._free = free[:count], [free[count:]]
+        self.free -= count
+        self._state[slots] = COMING
+        self._keys[slots] = keys[:count]
+        self._index.insert(keys[:count], slots)
+        return slots
+
+    def arrive(self, slots: Places, there: NDArray[np.bool_], *, used: bool = False) -> Places:
+        """The bytes of reserved slots are in place, where `there`: they are ready, or free where nothing came or it was dropped.
+
+        Returns those that are ready. `used`: they were in use before, which protects them as one use does.
+        """
+        lost = self._state[slots] == LOST
+        self._index.remove(self._keys[slots[~lost & ~there]])
+        ready = slots[~lost & there]
+        self._release(slots[lost | ~there])
+        self._state[ready] = READY
+        self._used[ready] = False
+        self._policy.admit(ready, self._keys[ready])
+        if used:
+            self._policy.touch(ready)
+        self.ready += len(ready)
+        return ready
+
+    # --- who changes rows -------------------------------------------------------------------------------------------------------
+
+    def drop(self, keys: Keys) -> Keys:
+        """Forgets rows, whatever their state; keys may repeat and need not be held. Returns those worth having again: they were used, or coming."""
+        slots = np.unique(self._index.find(keys))
+        slots = slots[np.searchsorted(slots, 0) :]
+        self._index.remove(self._keys[slots])
+        states = self._state[slots]
+        coming, ready = slots[states == COMING], slots[states == READY]
+        self._state[coming] = LOST
+        pinned = self._policy.is_pinned(ready)
+        self._state[ready[pinned]] = DOOMED
+        self._policy.forget(ready[~pinned])
+        self._release(ready[~pinned])
+        self.ready -= len(ready)
+        return self._keys[np.concatenate([coming, ready[self._used[ready]]])]
+
+    def clear(self) -> None:
+        """Forgets every row."""
+        self.drop(self._keys[(self._state == READY) | (self._state == COMING)])
+
+    @property
+    def _growth(self) -> int:
+        """By how many slots the arrays grow: they double, so that growing costs little for each."""
+        return max(len(self._keys), self.per_page)
+
+    def _nbytes_of(self, slots: int) -> int:
+        if not slots:
+            return 0
+        index = DictIndex().bytes_to_insert(np.arange(slots))
+        return SLOT_BYTES * slots + EvictionPolicy.nbytes_for(slots) + index
+
+    def _extend(self, more: int) -> None:
+        self._keys = np.concatenate([self._keys, np.zeros(more, np.int64)])
+        self._state = np.concatenate([self._state, np.full(more, AWAY, np.uint8)])
+        self._used = np.concatenate([self._used, np.zeros(more, np.bool_)])
+        self._policy.grow(len(self._keys))
+
+    def _release(self, slots: Places) -> None:
+        if len(slots):
+            self._state[slots] = FREE
+            self._free.append(slots)
+            self.free += len(slots)
