@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -33,6 +33,7 @@ from .consumers.processors.run import ProcessorRun
 from .consumers.processors.task import Surroundings
 from .consumers.replica import Replica
 from .consumers.restore import restore as restore_from
+from .consumers.serving_client import AtLeast, Lookups
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
@@ -157,6 +158,7 @@ class Client:
         self._router = SessionRouter()
         self._link = Link(endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
+        self._lookups = Lookups(self._link, self._directory)
         self._router.directory = self._directory
         self._router.watch = self._watch = Watch(self._link, self._directory)
         self._window_bytes = self._link.start(timeout).window_bytes
@@ -319,6 +321,51 @@ class Client:
         self._directory.of_topics(
             [topic], lambda: wait_replicas(self._directory, topic, version, count, deadline - time.monotonic())
         )
+
+    # --- looking up ---------------------------------------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        topic: str,
+        table: str,
+        keys: Any,
+        at_least: AtLeast = None,
+        return_found: bool = False,
+        *,
+        return_vector: bool = False,
+        arrays: ArrayKind | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> Any:
+        """The rows of `keys` (int64, one dimension) as (len(keys), dim), from replicas that serve (`rep.serve`, `paramstream replica
+        --serve`): each is asked for the partitions that it holds, all at once, in the calling thread. What does not answer is left for
+        another one.
+
+        A row that is not there has its first value; `return_found` adds a bool array (len(keys),) that says of each whether it is there.
+        Each row is whole, and of one moment; rows of one call may be of different ones. `at_least`, a receipt or a vector: the answer
+        has seen all of it that concerns the partitions asked, as `rep.wait` has. `return_vector` adds the vector that the answer has
+        seen: given as `at_least` to a later call, nothing is older there.
+
+        Raises `ParamstreamTimeout` after `timeout` s, naming a partition and whom it was asked of, or that nobody serves it;
+        `UnknownTopic` where there is no such topic or table, `InvalidEvent` for keys of another dtype, and `EventLost` where `at_least`
+        was lost.
+        """
+        values, found, seen = self._lookups.rows(topic, table, keys, at_least, arrays, timeout)
+        result = (values, *((found,) if return_found else ()), *((seen,) if return_vector else ()))
+        return result if len(result) > 1 else values
+
+    def get(
+        self, topic: str, key: bytes | str, at_least: AtLeast = None, *, timeout: float = TIMEOUT_S
+    ) -> bytes | None:
+        """The value under `key`, from a replica that serves its partition; None where there is none. As `rep.get` and `lookup`."""
+        values, _ = self._lookups.entries(topic, [key], at_least, timeout)
+        return values[0]
+
+    def get_many(
+        self, topic: str, keys: Iterable[bytes | str], at_least: AtLeast = None, *, timeout: float = TIMEOUT_S
+    ) -> list[bytes | None]:
+        """The values in the order asked; each is of a moment of its own."""
+        values, _ = self._lookups.entries(topic, keys, at_least, timeout)
+        return values
 
     # --- publishing and following -----------------------------------------------------------------------------------------
 
@@ -515,6 +562,7 @@ class Client:
         """
         deadline = time.monotonic() + timeout
         first: Exception | None = None
+        self._lookups.close(_left_to_end(deadline))
         for handle in self._handles:
             try:
                 handle.close(_left_to_end(deadline))

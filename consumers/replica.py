@@ -56,6 +56,8 @@ from .pinning import Pinning
 from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
 from .scope import Scope, is_durable_only, time_left
+from .serving import Serving
+from .serving_source import ReplicaSource
 from .snapshots.seeding import Seed
 from .snapshots.taking import SnapshotInfo, Taking
 from .snapshots.writing import KEEP
@@ -142,6 +144,7 @@ class Replica:
         self._store = store or TieredStore()
         self._applier = Applier(self._store, keep_versions)
         self._bound: list[Bound] = []
+        self._serving: Serving | None = None
         self._closed = False
         hello = self._hello(name, deadline)
         beginning = Beginning(begins, self._scope, every_version=catch_up == "all")
@@ -302,6 +305,34 @@ class Replica:
         state = self._topic(topic)
         return [self._get(state, key) for key in keys]
 
+    # --- other processes --------------------------------------------------------------------------------------------------------
+
+    def serve(
+        self, bind: str = "tcp://127.0.0.1:0", *, insecure: bool = False, advertise: str | None = None
+    ) -> Serving:
+        """Answer `client.lookup` and `client.get` of other processes and hosts at `bind` (port 0 for any free one), from here on until
+        what is returned, or the replica, is closed. Clients find it by what the replica reports: `advertise` is the address that they
+        are told, where that is not the one bound.
+
+        A thread of its own answers, beside the one that applies. Raises `AccessDenied` for an address beyond loopback without
+        `insecure`, `BindFailed` where it cannot be taken, `InvalidEvent` where this replica serves already, or follows nothing.
+        """
+        self._check_open()
+        with self._sink.changed:
+            if self._serving is not None and not self._serving.closed:
+                raise InvalidEvent(
+                    f"this replica serves at {self._serving.endpoint} already", remedy="Close that first"
+                )
+            source = ReplicaSource(
+                self._core, self._sink, self._applier, self._store, self._scope.state_partitions, self._get
+            )
+            self._serving = serving = Serving(
+                source, bind, self.name, insecure=insecure, advertise=advertise, on_close=self._serves_no_more
+            )
+            self._sink.wakers = (serving.wake,)
+        self._sink.serves_at(serving.endpoint)
+        return serving
+
     # --- what was seen --------------------------------------------------------------------------------------------------------
 
     @property
@@ -435,6 +466,8 @@ class Replica:
         if self._closed:
             return
         self._closed = True
+        if self._serving is not None:
+            self._serving.close(timeout)
         for bound in list(self._bound):
             bound.close()
         self._waits.close()
@@ -555,6 +588,10 @@ class Replica:
         slot = sealed.dense.slot
         mapping = slot.private() if self._arrays == "torch" else slot.shared()
         return Weights(topic, sealed, mapping, self._arrays, lambda: self._directory.to_names(sealed.vector))
+
+    def _serves_no_more(self) -> None:
+        self._sink.wakers = ()
+        self._sink.serves_at("")
 
     def _forget(self, bound: Bound) -> None:
         with self._sink.changed:

@@ -120,14 +120,16 @@ class EntriesQuestion:
         return f"the entry of {self._keys[0][:64]!r}" if len(self._keys) == 1 else f"{len(self._keys)} entries"
 
     def cut(self, places: Places) -> tuple[Places, Places]:
-        lengths = np.cumsum([len(self._keys[place]) for place in places[:MAX_KEYS].tolist()])
+        some: list[int] = places[:MAX_KEYS].tolist()
+        lengths = np.cumsum([len(self._keys[place]) for place in some])
         most = max(1, int(np.searchsorted(lengths, KEYS_BYTES, "right")))
         return places[:most], places[most:]
 
     def frame(
         self, number: int, topic: int, numbers: tuple[int, ...], needs: tuple[Need, ...], wait_s: float, places: Places
     ) -> bytes:
-        keys = tuple(self._keys[place] for place in places.tolist())
+        some: list[int] = places.tolist()
+        keys = tuple(self._keys[place] for place in some)
         return encode_frame(GetEntries(number, topic, numbers, needs, wait_s, keys))
 
     def take(self, answer: AnyAnswer, bulk: memoryview, places: Places) -> int:
