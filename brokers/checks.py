@@ -56,6 +56,12 @@ def _check_rows(rows: Rows | Gradients | DeleteRows, state: PartitionState) -> N
             item=rows.table,
             remedy="Publish what the table's definition says",
         )
+    if isinstance(rows, Gradients) and table.optimizer is None:
+        raise InvalidEvent(
+            "the table has no optimizer, and takes no gradients",
+            item=rows.table,
+            remedy="Give it one with client.alter_table",
+        )
 
 
 def _check_vector(what: str, data: bytes) -> None:

@@ -18,19 +18,19 @@ from ..events.kinds import (
     Chunk,
     Commit,
     Delete,
-    DeleteRows,
-    Gradients,
     Kind,
     Part,
     Put,
-    Rows,
     Table,
 )
 from ..events.validate import put_values
 from ..tiers.entries import Entry
+from ..tiers.rows.batch import RowBatch
 from ..tiers.store import TieredStore
 from ..transport.calls import TopicRecord
+from .definitions import Defined
 from .effects import Deliver, Jump
+from .rows import RowChange, Tables
 from .undo import BeforeImages
 from .versions import Sealed, Versions
 
@@ -92,20 +92,25 @@ class TopicState:
         return self.record.id, self.record.partitions
 
 
+Prepared = Sealed | RowChange | None
+"""What `prepare` made of an event, for `show`."""
+
+
 class Applier:
-    """The topics, KV entries and versions of one replica. All of it is read by other threads too."""
+    """The topics, KV entries, rows and versions of one replica. All of it is read by other threads too."""
 
     def __init__(self, store: TieredStore, keep_versions: int) -> None:
         self._store = store
         self._keep = keep_versions
         self._images: dict[PartitionId, BeforeImages] = {}
+        self._tables = Tables(store)
+        self.skipped: dict[PartitionId, int] = {}
+        """State partition → events of tables, whose rows no snapshot holds yet."""
         self.topics: dict[int, TopicState] = {}
         self._staged: dict[int, tuple[int, float]] = {}
         """Topic → (chunks that had come, since when no more have)."""
         self.unfinished: tuple[tuple[str, int, str], ...] = ()
         """(topic, version, producer) of what was begun and has not gone on for `IDLE_STAGED_S`; replaced as a whole."""
-        self.skipped: dict[PartitionId, int] = {}
-        """State partition → events of tables (definitions, rows, gradients), which a replica passes over."""
 
     def add(self, record: TopicRecord, state_partitions: Iterable[int]) -> TopicState:
         topic = TopicState(record, Versions(self._store, self._keep))
@@ -114,9 +119,11 @@ class Applier:
             self._images[record.id, number] = BeforeImages(self._store, (record.id, number))
         return topic
 
-    def begin_with_entries(self, partition: PartitionId, entries: Iterable[tuple[bytes, Entry]], skipped: int) -> None:
-        """Before anything is applied: a state partition's entries, instead of what was there. `skipped`: events of tables that
-        whoever made them did not apply. Raises `StorageFull`, and what `entries` does.
+    def begin_with_entries(
+        self, partition: PartitionId, entries: Iterable[tuple[bytes, Entry]], skipped: int = 0
+    ) -> None:
+        """Before anything is applied: a state partition's entries, instead of what was there. Raises `StorageFull`, and what
+        `entries` does.
         """
         table = self._store.entries(partition)
         table.clear()
@@ -124,6 +131,18 @@ class Applier:
             table.put(key, entry)
         if skipped:
             self.skipped[partition] = skipped
+
+    def begin_with_rows(
+        self, partition: PartitionId, tables: Iterable[Defined], rows: Iterable[tuple[str, RowBatch]]
+    ) -> None:
+        """Before anything is applied: a state partition's tables, and rows of these by name, instead of what was there. Raises
+        `StorageFull`, and what `rows` does.
+        """
+        self._tables.begin_with(partition, tables, rows)
+
+    def tables(self, partition: PartitionId) -> Mapping[str, Defined]:
+        """The definitions of a state partition's tables by name, as of this moment. Any thread."""
+        return self._tables.of(partition)
 
     def begin_with_version(self, topic_id: int, make: Callable[[TieredStore], Sealed | None]) -> None:
         """Before anything is applied: the version that `make` puts into the store. Raises what it raises."""
@@ -150,7 +169,7 @@ class Applier:
         new.pinned, new.pin_stale = pinned, True
 
     def drop(self, topic_id: int) -> None:
-        """Forget a topic, its entries and versions."""
+        """Forget a topic, its entries, rows and versions."""
         topic = self.topics[topic_id]
         self._staged.pop(topic_id, None)
         self.topics = {known: state for known, state in self.topics.items() if known != topic_id}
@@ -161,28 +180,33 @@ class Applier:
         for partition in [partition for partition in self._images if partition[0] == topic_id]:
             self._images.pop(partition).clear()
             self._store.drop_entries(partition)
+            self._tables.forget(partition)
             self.skipped.pop(partition, None)
 
     @property
     def skipped_events(self) -> int:
         return sum(list(self.skipped.values()))
 
-    def prepare(self, step: Deliver, vector: Callable[[], VersionVector[int]]) -> Sealed | None:
-        """The version that the event seals, if it does. `vector` gives the closed vector of what was applied before.
+    def prepare(self, step: Deliver, vector: Callable[[], VersionVector[int]]) -> Prepared:
+        """The version that the event seals, or the rows that it changes, brought into memory. `vector` gives the closed vector of
+        what was applied before.
 
         Raises `Missing`, `StorageFull` or `CorruptLog`; nothing is shown yet.
         """
         self._check_place(step)
         if step.passed or not isinstance(step.frame.payload, Commit):
-            return None
+            return self._tables.prepare(step.partition, step.frame)
         versions = self.topics[step.partition[0]].versions
         assembly = versions.prepare(step.frame)
         seen = vector().merge(step.stamp.dependencies()).merge({step.partition: step.frame.position})
         return versions.finish(assembly, seen)
 
-    def show(self, step: Deliver, sealed: Sealed | None) -> None:
+    def show(self, step: Deliver, prepared: Prepared) -> None:
         """Apply the event. Raises `StorageFull` with nothing of it applied."""
         frame, topic = step.frame, self.topics[step.partition[0]]
+        if isinstance(prepared, RowChange):
+            self._change_rows(step.partition, frame.position, prepared)
+            self.skipped[step.partition] = self.skipped.get(step.partition, 0) + 1
         match frame.payload:
             case Put():
                 self._put(step.partition, frame, frame.payload)
@@ -195,13 +219,14 @@ class Applier:
             case Commit() if step.passed:
                 topic.versions.staging.end(frame.payload, frame.position)
             case Commit():
-                assert sealed is not None
-                topic.versions.show(sealed, frame.payload)
+                assert isinstance(prepared, Sealed)
+                topic.versions.show(prepared, frame.payload)
                 topic.stale = False
                 if topic.before is not None:
                     topic.before.clear()
                     topic.before = None
-            case Table() | Rows() | DeleteRows() | Gradients():
+            case Table():
+                self._tables.define(step.partition, frame.payload, frame.position)
                 self.skipped[step.partition] = self.skipped.get(step.partition, 0) + 1
             case _:
                 pass
@@ -220,11 +245,12 @@ class Applier:
         """What was applied of the partition above `end` is lost."""
         topic, images = self.topics[partition[0]], self._images.get(partition)
         if topic.record.persistence == "none":
-            # There are no before-images, and nothing of the epoch can be read again: entries go, the served version stays and
-            # says that it is old.
+            # There are no before-images, and nothing of the epoch can be read again: entries and rows go, the served version stays
+            # and says that it is old. Definitions stay: the owner writes them first in each epoch.
             if images is not None:
                 images.clear()
                 self._store.entries(partition).clear()
+                self._tables.clear(partition)
             else:
                 topic.versions.staging.clear()
                 topic.stale = topic.versions.served is not None
@@ -313,6 +339,18 @@ class Applier:
             self._store.refund_staging(sum(sizes[done:]))
             images.undo(position - 1)
             raise
+
+    def _change_rows(self, partition: PartitionId, position: int, change: RowChange) -> None:
+        images = self._images[partition]
+        lasts = self.topics[partition[0]].record.persistence != "none"
+        if not lasts or position <= images.durable:
+            change.apply(position, images=False)
+            return
+        nbytes = change.image_nbytes
+        images.room_for_rows(nbytes)
+        before = change.apply(position, images=True)
+        assert before is not None
+        images.keep_rows(position, change.table, before, nbytes)
 
     def _expire(self, partition: PartitionId, position: int, time: int, images: BeforeImages) -> None:
         for key, entry in self._store.entries(partition).remove_expired(time):

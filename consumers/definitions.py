@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..events.kinds import Table
+from ..tiers.rows.spec import InitSpec, OptimizerSpec, RowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,14 @@ class Defined:
 def kind_of(definition: Table) -> str:
     """The kind of its optimizer; empty where it has none."""
     return "" if definition.optimizer is None else definition.optimizer.kind
+
+
+def spec_of(definition: Table) -> RowSpec:
+    """The table as tiers know it."""
+    optimizer, init = definition.optimizer, definition.init
+    return RowSpec(
+        definition.dim,
+        definition.dtype,
+        None if optimizer is None else OptimizerSpec(optimizer.kind, optimizer.settings),
+        InitSpec(init.kind, init.settings, init.seed),
+    )

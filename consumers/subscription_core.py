@@ -21,7 +21,7 @@ from ..consistency.position import epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
 from ..events.codec import EventFrame, decode_event, read_prefix
-from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind
+from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind, Payload, Table
 from ..events.limits import MAX_EVENT_BYTES
 from ..events.validate import check_payload
 from ..transport.messages import Demoted, Fetched, Following, Heartbeat
@@ -428,7 +428,7 @@ class SubscriptionCore:
         partition, payload = state.partition, head.frame.payload
         passing, stamp = state.passing, head.stamp
         is_passed = passing is not None and passing.passes(head.position)
-        if self.durable_only and not is_passed and not state.is_durable(head.position):
+        if self._must_last(payload) and not is_passed and not state.is_durable(head.position):
             return None
         if isinstance(payload, Epoch):
             return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
@@ -442,6 +442,12 @@ class SubscriptionCore:
             return Deliver(partition, head.frame, stamp)
         self._blocked[partition] = blocked[0]
         return None
+
+    def _must_last(self, payload: Payload) -> bool:
+        """It is offered only once it can no longer be lost. So is every definition of a table: one of another kind of optimizer starts the
+        state of all rows anew, and nobody could keep a before-image of that.
+        """
+        return self.durable_only or isinstance(payload, Table)
 
     def _begin_jump(self, state: Followed, jump: Jump) -> None:
         assert state.passing is not None
@@ -571,7 +577,7 @@ class SubscriptionCore:
 
     def _note_heads(self, state: Followed, accepted: int, durable: int) -> None:
         state.accepted, state.durable, state.heard = accepted, durable, True
-        if self.durable_only and state.queue:
+        if state.queue and self._must_last(state.queue[0].frame.payload):
             self._ready[state.partition] = None
         if epoch_of(durable) <= epoch_of(self._gate.position(state.partition)):
             self._tell_durable(state)

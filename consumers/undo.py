@@ -1,4 +1,4 @@
-"""Before-images: what a replica's KV entries were before each event that may still be lost."""
+"""Before-images: what a replica's KV entries and rows were before each event that may still be lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from ..consistency.vector import PartitionId
 from ..tiers.entries import Entry
+from ..tiers.rows.batch import RowBatch
+from ..tiers.rows.table import RowTable
 from ..tiers.store import TieredStore
 
 IMAGE_BYTES = 200
@@ -22,13 +24,21 @@ class _Image(NamedTuple):
     nbytes: int
 
 
+class _RowsImage(NamedTuple):
+    position: int
+    """Of the event that changed them."""
+    table: RowTable
+    before: RowBatch
+    nbytes: int
+
+
 class BeforeImages:
     """Of one state partition, in the order of the changes. Their bytes are charged to the store as staging."""
 
     def __init__(self, store: TieredStore, partition: PartitionId) -> None:
         self._store = store
         self._partition = partition
-        self._images: deque[_Image] = deque()
+        self._images: deque[_Image | _RowsImage] = deque()
         self._nbytes = 0
         self._durable = 0
 
@@ -63,6 +73,15 @@ class BeforeImages:
         self._store.charge_staging(nbytes)
         self.keep(position, key, before, nbytes)
 
+    def room_for_rows(self, nbytes: int) -> None:
+        """Charge the image of an event's rows before any is changed; hand it to `keep_rows`. Raises `StorageFull`, with nothing charged."""
+        self._store.charge_staging(nbytes)
+
+    def keep_rows(self, position: int, table: RowTable, before: RowBatch, nbytes: int) -> None:
+        """The event at `position` changed these rows of `table`; `nbytes` were charged for them."""
+        self._images.append(_RowsImage(position, table, before, nbytes))
+        self._nbytes += nbytes
+
     def settle(self, durable: int) -> None:
         """What was or will be changed up to `durable` can no longer be lost: its images go."""
         self._durable = max(self._durable, durable)
@@ -77,10 +96,13 @@ class BeforeImages:
 
     def undo(self, end: int) -> None:
         """Take back every change above `end`, the last one first."""
-        table = self._store.entries(self._partition)
+        entries = self._store.entries(self._partition)
         while self._images and self._images[-1].position > end:
             image = self._images.pop()
-            table.restore(image.key, image.before)
+            if isinstance(image, _RowsImage):
+                image.table.restore(image.before)
+            else:
+                entries.restore(image.key, image.before)
             self._refund(image.nbytes)
 
     def clear(self) -> None:

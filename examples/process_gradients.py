@@ -29,7 +29,7 @@ def descend(event: Event, state: dict[Any, Any], out: ps.Output) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as state, ps.Broker() as broker, ps.connect(broker.endpoint) as client:
         client.create_topic("grads")
-        client.create_table("grads", "layer", dim=DIM)
+        client.create_table("grads", "layer", dim=DIM, optimizer=ps.SGD(lr=0.1))
         client.create_topic("weights")
         trainer = client.publisher("grads", producer="trainer-0")
         replica = client.replica("weights", arrays="numpy")

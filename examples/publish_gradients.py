@@ -13,7 +13,7 @@ DIM = 4
 def main() -> None:
     with ps.Broker() as broker, ps.connect(broker.endpoint) as client:
         client.create_topic("ads", partitions=2)
-        client.create_table("ads", "users", dim=DIM)
+        client.create_table("ads", "users", dim=DIM, optimizer=ps.Adagrad(lr=0.1))
         trainer = client.publisher("ads", producer="trainer-0")
         with client.subscribe("ads", start="head") as events:
             keys = np.array([7, 11, 7])

@@ -18,6 +18,7 @@ from ..errors import BackpressureTimeout, EventLost, InvalidEvent, OutcomeUnknow
 from ..events.arrays import row_major
 from ..events.kinds import Gradients, PartRef, Rows
 from ..events.limits import check_version
+from ..events.row_keys import row_keys
 from ..events.tensors import Tensor, describe_tensors
 from ..transport.calls import AwaitDurable, TopicRecord
 from .calls import Call, Draft
@@ -26,7 +27,7 @@ from .directory import Directory
 from .entries import Key, delete_draft, entry_of, pairs_of, put_drafts, ttl_nanoseconds
 from .marks import Mark, Marks
 from .receipt import Receipt
-from .rows import delete_drafts, row_drafts, row_keys, row_values
+from .rows import delete_drafts, gradient_values, row_drafts, row_values
 from .session import Session
 from .staging import commit_draft, stage
 from .weights import Group
@@ -94,11 +95,17 @@ class Output:
 
     def publish_rows(self, table: str, keys: Any, rows: Any) -> None:
         """Set rows; as `Publisher.publish_rows`."""
-        self._write(self._table_drafts(table, Rows, keys, rows))
+        definition, flat = self._session.table(self._topic, table), row_keys(table, keys)
+        self._write(row_drafts(self._topic, definition, Rows, flat, row_values(definition, flat, rows)))
 
-    def publish_gradients(self, table: str, keys: Any, grads: Any) -> None:
+    def publish_gradients(
+        self, table: str, keys: Any, grads: Any, nonfinite: Literal["refuse", "pass"] = "refuse"
+    ) -> None:
         """Gradients for the table's optimizer; as `Publisher.publish_gradients`."""
-        self._write(self._table_drafts(table, Gradients, keys, grads))
+        definition = self._session.table(self._topic, table, takes_gradients=True)
+        flat = row_keys(table, keys)
+        values = gradient_values(definition, flat, grads, nonfinite)
+        self._write(row_drafts(self._topic, definition, Gradients, flat, values))
 
     def publish_dense_gradients(
         self, mapping: object, step: int, nonfinite: Literal["refuse", "pass"] = "refuse"
@@ -208,11 +215,6 @@ class Output:
         for draft in drafts:
             draft.keep()
         self._calls.append(drafts)
-
-    def _table_drafts(self, table: str, kind: type[Rows | Gradients], keys: Any, rows: Any) -> list[Draft]:
-        definition = self._session.table(self._topic, table)
-        flat = row_keys(table, keys)
-        return row_drafts(self._topic, definition, kind, flat, row_values(definition, flat, rows))
 
     def _deliver_events(self, drafts: Sequence[Draft], stopping: Callable[[], bool]) -> None:
         left: list[Draft] = []

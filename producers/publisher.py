@@ -21,9 +21,10 @@ from typing import Any, Literal, Self, cast
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent, ParamstreamError, SchemaMismatch, VersionConflict
 from ..events.digest import version_digest
-from ..events.kinds import Gradients, PartRef, Rows, Table, TensorSpec, ValidFor
+from ..events.kinds import Gradients, PartRef, Rows, TensorSpec, ValidFor
 from ..events.limits import check_version
 from ..events.recording import Token
+from ..events.row_keys import row_keys
 from ..events.tensors import Tensor, describe_tensors
 from ..transport.calls import ListVersions, TopicRecord, VersionRecord
 from .calls import Call, Draft
@@ -33,7 +34,7 @@ from .entries import Entry, Key, delete_draft, entry_of, pairs_of, put_drafts, t
 from .observing import Observable, Recorded
 from .partition_state import PartitionState
 from .receipt import Receipt
-from .rows import delete_drafts, row_drafts, row_keys, row_values
+from .rows import delete_drafts, gradient_values, row_drafts, row_values
 from .sealing import Nameable, Sealing
 from .session import Session
 from .staging import commit_draft, stage
@@ -296,15 +297,36 @@ class Publisher:
     # --- rows and gradients -----------------------------------------------------------------------------------------------
 
     def publish_rows(self, table: str, keys: Any, rows: Any, *, timeout: float = 30.0) -> Receipt:
-        """Set rows: `keys` int64 (n,), `rows` (n, dim) of the table's dtype. The last row of a repeated key wins."""
-        return self._publish_table(table, Rows, keys, rows, timeout)
+        """Set rows: `keys` int64 (n,), `rows` (n, dim) of the table's dtype, as numpy arrays or torch tensors; keys may be a sequence
+        of ints too. The last row of a repeated key wins.
 
-    def publish_gradients(self, table: str, keys: Any, grads: Any, *, timeout: float = 30.0) -> Receipt:
-        """Gradients for the table's optimizer: `keys` int64 (n,), `grads` (n, dim) of the table's dtype.
-
-        A key that repeats in one call is summed first, in the order given.
+        Keys of different partitions go side by side. Without keys nothing is sent, and the receipt is done. Raises `UnknownTopic`
+        where there is no such table, and `InvalidEvent` for another shape or dtype, before a byte leaves.
         """
-        return self._publish_table(table, Gradients, keys, grads, timeout)
+        definition, flat = self._session.table(self._topic, table, timeout), row_keys(table, keys)
+        drafts = row_drafts(self._topic, definition, Rows, flat, row_values(definition, flat, rows))
+        return self._publish(drafts, timeout)
+
+    def publish_gradients(
+        self,
+        table: str,
+        keys: Any,
+        grads: Any,
+        nonfinite: Literal["refuse", "pass"] = "refuse",
+        *,
+        timeout: float = 30.0,
+    ) -> Receipt:
+        """Gradients for the table's optimizer: `keys` and `grads` as of `publish_rows`. A key that repeats in one call is summed
+        first, in the order given, and its row makes one step.
+
+        Raises as `publish_rows`; `InvalidEvent` also where the table has no optimizer, and under `nonfinite="refuse"` for NaN and
+        infinities, with the keys named: nothing of the call is sent then. With "pass" they are applied like any number, and a row that
+        takes a NaN stays one until it is written or deleted.
+        """
+        definition = self._session.table(self._topic, table, timeout, takes_gradients=True)
+        flat = row_keys(table, keys)
+        values = gradient_values(definition, flat, grads, nonfinite)
+        return self._publish(row_drafts(self._topic, definition, Gradients, flat, values), timeout)
 
     def publish_dense_gradients(
         self,
@@ -325,18 +347,9 @@ class Publisher:
         return self._publish(drafts, timeout, whole=True)
 
     def delete_rows(self, table: str, keys: Any, *, timeout: float = 30.0) -> Receipt:
-        """Remove rows: `keys` int64 (n,)."""
-        self._table(table, timeout)
+        """Remove rows, with their optimizer's state: `keys` as of `publish_rows`. What is not there stays away."""
+        self._session.table(self._topic, table, timeout)
         return self._publish(delete_drafts(self._topic, table, row_keys(table, keys)), timeout)
-
-    def _publish_table(self, table: str, kind: type[Rows | Gradients], keys: Any, rows: Any, timeout: float) -> Receipt:
-        definition = self._table(table, timeout)
-        flat = row_keys(table, keys)
-        drafts = row_drafts(self._topic, definition, kind, flat, row_values(definition, flat, rows))
-        return self._publish(drafts, timeout)
-
-    def _table(self, table: str, timeout: float) -> Table:
-        return self._session.table(self._topic, table, timeout)
 
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ..errors import (
     BackpressureTimeout,
     ConnectFailed,
     Fenced,
+    InvalidEvent,
     OutcomeUnknown,
     ParamstreamError,
     ParamstreamTimeout,
@@ -388,17 +389,29 @@ class Session:
         self.join(timeout)
         return self.partition(partition, timeout)
 
-    def table(self, topic: TopicRecord, table: str, timeout: float = 30.0) -> Table:
-        """The definition of one of the topic's tables; asked for anew where it is not known. Raises `UnknownTopic`."""
+    def table(self, topic: TopicRecord, table: str, timeout: float = 30.0, *, takes_gradients: bool = False) -> Table:
+        """The definition of one of the topic's tables; asked for anew where it is not known. Raises `UnknownTopic`; `InvalidEvent`
+        where it `takes_gradients` and has no optimizer.
+        """
         first = topic.id, 0
-        found = self.partition(first, timeout).tables.get(table)
-        found = found or self.directory.tables(topic.id).get(table)
-        found = found or self.partition_again(first, timeout).tables.get(table)
-        if found is None:
-            raise UnknownTopic(
-                "the topic has no such table", topic=topic.name, item=table, remedy="Make it with client.create_table"
-            )
-        return found
+
+        def usable(known: Mapping[str, Table]) -> Table | None:
+            found = known.get(table)
+            return None if found is None or (found.optimizer is None and takes_gradients) else found
+
+        found = usable(self.partition(first, timeout).tables) or usable(self.directory.tables(topic.id))
+        known = self.partition_again(first, timeout).tables if found is None else {}
+        found = found or usable(known)
+        if found is not None:
+            return found
+        if table in known:
+            raise InvalidEvent(
+                "the table has no optimizer, and takes no gradients",
+                topic=topic.name, item=table, remedy="Give it one with client.alter_table(..., optimizer=ps.SGD(lr))",
+            )  # fmt: skip
+        raise UnknownTopic(
+            "the topic has no such table", topic=topic.name, item=table, remedy="Make it with client.create_table"
+        )
 
     def wait_for_schema(self, partition: PartitionId, timeout: float = 30.0) -> None:
         """Wait while an own commit on the wire may still set the topic's schema, so that the next publish is checked by it."""

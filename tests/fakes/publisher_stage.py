@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paramstream.events.codec import EventFrame
-from paramstream.events.kinds import Table
+from paramstream.events.kinds import Optimizer, Table
 from paramstream.events.recording import HistoryFile
 from paramstream.producers.publisher import Publisher
 from paramstream.producers.session import Session
@@ -34,7 +34,7 @@ class Stage:
 
 def open_stage(window_bytes: int = WINDOW_BYTES, *, again: bool = False, history: HistoryFile | None = None) -> Stage:
     owner = PartitionOwner((7, 0), (7, 1), (7, 2), (8, 0), (8, 1))
-    table = Table("emb", 3, "float32")
+    table = Table("emb", 3, "float32", Optimizer("sgd", {"lr": 0.1}))
     for number in range(2):
         owner.partitions[7, number].tables = (table,)
     link, directory = LoopbackLink(owner), FakeDirectory(TOPIC, FAST)

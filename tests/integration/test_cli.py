@@ -160,7 +160,7 @@ def test_topics_are_created_listed_described_and_deleted(broker_process: BrokerP
 def test_subscribe_prints_one_event_a_line(broker_process: BrokerProcess) -> None:
     with ps.connect(broker_process.endpoint) as client:
         client.create_topic("kv")
-        client.create_table("kv", "users", dim=2)
+        client.create_table("kv", "users", dim=2, optimizer=ps.SGD(1.0))
         publisher = client.publisher("kv", producer="p")
         publisher.put("plain", b"text", ttl=60)
         publisher.put(b"\xff", b"\xfe")

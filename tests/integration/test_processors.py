@@ -22,9 +22,9 @@ from reference.waiting import eventually
 @pytest.fixture
 def client(client: ps.Client) -> ps.Client:
     client.create_topic("in", partitions=2)
-    client.create_table("in", TABLE, dim=1)
+    client.create_table("in", TABLE, dim=1, optimizer=ps.SGD(1.0))
     client.create_topic("out", partitions=2)
-    client.create_table("out", TABLE, dim=1)
+    client.create_table("out", TABLE, dim=1, optimizer=ps.SGD(1.0))
     return client
 
 

@@ -68,7 +68,7 @@ class Counting:
     def _create(self, client: ps.Client, topic: str) -> None:
         """While brokers find each other, any call may go without an answer."""
         patiently(lambda: client.create_topic(topic, PARTITIONS[topic], retain_versions=10_000, exist_ok=True))
-        patiently(lambda: client.create_table(topic, TABLE, dim=1, exist_ok=True))
+        patiently(lambda: client.create_table(topic, TABLE, dim=1, optimizer=ps.SGD(1.0), exist_ok=True))
 
     def spawn(self, name: str) -> None:
         errors = self.folder / f"{name}.stderr"

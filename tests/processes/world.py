@@ -153,7 +153,7 @@ class World:
             lambda: client.create_topic(topic, STATE_PARTITIONS, persistence, retain_versions=10_000, exist_ok=True)
         )
         if persistence != "none":
-            patiently(lambda: client.create_table(topic, TABLE, TABLE_DIM, TABLE_DTYPE, exist_ok=True))
+            patiently(lambda: client.create_table(topic, TABLE, TABLE_DIM, TABLE_DTYPE, ps.SGD(1.0), exist_ok=True))
         self.tails[topic] = Tail(patiently(lambda: client.subscribe(topic, start="earliest")))
 
     def spawn(self, name: str) -> None:

@@ -29,7 +29,7 @@ def test_keys_that_are_alike_in_their_lower_half_are_two_live_and_from_the_log_E
     keys, values = list(ROWS), np.array([[value] for value in ROWS.values()], np.float32)
     with ps.Broker(log=log) as broker, ps.connect(broker.endpoint) as client:
         client.create_topic("model", partitions=3)
-        client.create_table("model", "t", dim=1)
+        client.create_table("model", "t", dim=1, optimizer=ps.SGD(1.0))
         publisher = client.publisher("model", producer="trainer")
         with client.subscribe("model") as events:
             publisher.publish_rows("t", keys, values)

@@ -127,7 +127,7 @@ def test_a_refused_event_raises_where_it_is_awaited(client: ps.Client, publisher
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_rows_gradients_and_deletes_are_seen_by_subscribers(client: ps.Client, partitions: int) -> None:
     client.create_topic("rows", partitions=partitions)
-    client.create_table("rows", "t", dim=2, dtype="float32")
+    client.create_table("rows", "t", dim=2, dtype="float32", optimizer=ps.SGD(0.5))
     publisher = client.publisher("rows", producer="trainer")
     keys = np.array([5, -1, 1 << 40, 5 + (1 << 32), 7], np.int64)
     rows = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -161,8 +161,8 @@ def test_rows_gradients_and_deletes_are_seen_by_subscribers(client: ps.Client, p
 
 
 def test_bad_rows_are_refused_by_table_with_what_it_needs(client: ps.Client, publisher: ps.Publisher) -> None:
-    client.create_table("model", "t", dim=2, dtype="float32")
-    client.create_table("model", "h", dim=4, dtype="bfloat16")
+    client.create_table("model", "t", dim=2, optimizer=ps.SGD(0.5))
+    client.create_table("model", "h", dim=4, dtype="bfloat16", optimizer=ps.SGD(0.5))
     keys, rows = np.array([1, 2]), np.ones((2, 2), np.float32)
     with client.subscribe("model") as events:
         for call in (publisher.publish_rows, publisher.publish_gradients):

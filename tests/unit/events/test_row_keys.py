@@ -12,7 +12,6 @@ from paramstream.events.row_keys import by_partition, hash_keys, partitions_of, 
 
 EDGES = [0, 1, -1, 2**31, 2**32, 2**32 - 1, 2**63 - 1, -(2**63), 5, 5 + 2**32]
 PINNED = [5841669975847748627, 11687913294787043142]
-PINNED = [5841669975847748627, 11687913294787043142]
 
 
 def keys_of_all_kinds() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
