@@ -116,6 +116,11 @@ class Slot:
         """
         return memoryview(self._arena.hand_out(self._tenancy, _lease)).cast("B")[: self.nbytes].toreadonly()
 
+    @property
+    def is_viewed(self) -> bool:
+        """Whether a mapping, view or array of it lives."""
+        return self._arena.is_viewed(self._tenancy)
+
     def shared(self) -> mmap.mmap:
         """A new read-only mapping of the slot, `nbytes` long (one byte if `nbytes` is 0). No copy.
 
@@ -252,6 +257,11 @@ class Arena:
             # At exit the process drops everything at once; a finalizer would only run against a half-gone interpreter.
             weakref.finalize(view, self._dead_views.append, tenancy.number).atexit = False
             return view
+
+    def is_viewed(self, tenancy: _Tenancy) -> bool:
+        with self._lock:
+            self._settle()
+            return tenancy.views > 0
 
     def give_back(self, tenancy: _Tenancy) -> None:
         """Ends a tenancy. After `close` it does nothing: all memory went then."""

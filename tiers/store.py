@@ -5,30 +5,42 @@ with TieredStore(dram="4GiB") as store:
     extents, total = lay_out({"w": 4096, "b": 64})
     slot = store.allocate(total)
     ...                                # one writer fills slot.buffer
-    served = DenseVersion(7, position, digest, extents, slot)
-    weights = served.slot.private()    # a reader's own mapping
+    served = store.seal(7, position, digest, extents, slot)
+    weights = served.private()         # a reader's own mapping
     store.usage().available_bytes
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Final, Self
 
 from ..errors import InvalidEvent
 from .arena import Arena, Slot
+from .blobs import Blobs
 from .budget import Budget
+from .dense import DenseVersion, Extent, Home
 from .entries import EntryTable
 from .rows.spec import RowSpec
 from .rows.table import RowTable
 from .sizes import parse_size
+from .spill import Spill
 from .ssd import SsdFolder, parse_ssd
 
 Partition = tuple[int, int]
 """A state partition: the topic's id, and the partition's number."""
+
+
+MAKE_ROOM_BYTES: Final = 8 << 20
+"""What leaves at once between two events: several times what an event brings, and a matter of milliseconds."""
+
+MAKE_ROOM_AGAIN_S: Final = 0.1
+"""How long nothing is tried where nothing could leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +84,27 @@ class TieredStore:
         """
         self._budget = Budget(parse_size(dram), "dram")
         self._folder = None if ssd is None else SsdFolder(*parse_ssd(ssd))
+        self._spill = None if self._folder is None else Spill(Blobs(self._folder))
         self._arena = Arena(self._budget)
         self._tables: dict[Partition, EntryTable] = {}
         self._row_tables: dict[Partition, dict[str, RowTable]] = {}
+        self._versions: weakref.WeakSet[DenseVersion] = weakref.WeakSet()
         self._staging = 0
         self._closed = False
         self._user: str | None = None
+        self._stay: Callable[[], Collection[DenseVersion]] = tuple
         self._lock = threading.Lock()
+        self._make_room_at = 0.0
+        if self._spill is not None:
+            self._budget.hint = self._why_nothing_leaves
+            self._budget.reclaim_with(self._move_versions)
+            self._budget.reclaim_with(self._move_values)
 
-    def claim(self, user: str) -> None:
-        """`user` keeps its state here until `release`. Raises `InvalidEvent` where another one does: they would mix theirs."""
+    def claim(self, user: str, stay: Callable[[], Collection[DenseVersion]] = tuple) -> None:
+        """`user` keeps its state here until `release`. `stay`, of any thread, says which versions do not leave DRAM by themselves.
+
+        Raises `InvalidEvent` where another one does: they would mix theirs.
+        """
         with self._lock:
             if self._closed:
                 raise InvalidEvent(f"the store that {user!r} is given is closed", remedy="Give it an open one")
@@ -90,12 +113,12 @@ class TieredStore:
                     f"the store that {user!r} is given serves {self._user!r}",
                     remedy="Give each replica a store of its own, or close the other one first",
                 )
-            self._user = user
+            self._user, self._stay = user, stay
 
     def release(self) -> None:
         """The user that claimed the store has left nothing in it."""
         with self._lock:
-            self._user = None
+            self._user, self._stay = None, tuple
 
     def entries(self, partition: Partition) -> EntryTable:
         """The KV entries of `partition`; an empty table is made on first use. `ValueError` after `close`."""
@@ -105,7 +128,7 @@ class TieredStore:
         with self._lock:
             if self._closed:
                 raise ValueError("the store is closed")
-            return self._tables.setdefault(partition, EntryTable(self._budget))
+            return self._tables.setdefault(partition, EntryTable(self._budget, self._spill))
 
     def rows(self, partition: Partition, name: str, spec: RowSpec) -> RowTable:
         """The row table `name` of `partition`, made on first use; `spec` counts only where it is made. `ValueError` after `close`."""
@@ -139,9 +162,39 @@ class TieredStore:
         """
         return self._arena.take(nbytes)
 
-    def charge_staging(self, nbytes: int) -> None:
-        """Counts `nbytes` that the caller is about to hold outside slots and tables. Raises `StorageFull` with nothing changed."""
-        self._budget.charge(nbytes)
+    def seal(
+        self, version: int, position: int, digest: bytes, extents: Mapping[str, Extent], slot: Slot
+    ) -> DenseVersion:
+        """The version in a slot of this store that its one writer has filled. Where there is an ssd tier it may move there."""
+        home = None if self._spill is None else Home(self.allocate, self._spill)
+        sealed = DenseVersion(version, position, digest, extents, slot, home)
+        with self._lock:
+            self._versions.add(sealed)
+        return sealed
+
+    def make_room(self) -> None:
+        """Where DRAM is above its high water mark, moves items to SSD, up to 8 MiB of them. Blocks for the disk. Any thread.
+
+        To be called again and again: what is charged in between then rarely has to wait for the disk itself. Nothing happens
+        without an ssd tier.
+        """
+        spill = self._spill
+        if spill is None:
+            return
+        spill.blobs.settle()
+        excess, now = self._budget.excess, time.monotonic()
+        if excess and now >= self._make_room_at and not self._budget.reclaim(min(excess, MAKE_ROOM_BYTES)):
+            self._make_room_at = now + MAKE_ROOM_AGAIN_S
+
+    def trim(self) -> None:
+        """Gives slots that are kept for reuse back to the system."""
+        self._arena.give_back_free(self._budget.limit)
+
+    def charge_staging(self, nbytes: int, *, forced: bool = False) -> None:
+        """Counts `nbytes` that the caller is about to hold outside slots and tables. Raises `StorageFull` with nothing changed, unless
+        `forced`, as for `Budget.charge`.
+        """
+        self._budget.charge(nbytes, forced=forced)
         with self._lock:
             self._staging += nbytes
 
@@ -151,6 +204,16 @@ class TieredStore:
             assert nbytes <= self._staging, f"refund of {nbytes} bytes of staging, {self._staging} are held"
             self._staging -= nbytes
         self._budget.refund(nbytes)
+
+    @property
+    def dram(self) -> Budget:
+        """The budget of the DRAM tier."""
+        return self._budget
+
+    @property
+    def spill(self) -> Spill | None:
+        """How values and versions get to SSD, with its counts and its last error; None where the store has no ssd tier."""
+        return self._spill
 
     @property
     def ssd(self) -> SsdFolder | None:
@@ -182,8 +245,39 @@ class TieredStore:
         for rows in row_tables:
             rows.clear()
         self._arena.close()
+        if self._spill is not None:
+            self._spill.blobs.close()
         if self._folder is not None:
             self._folder.close()
+
+    # What the budget calls, on any thread, with no lock held.
+
+    def _move_versions(self, nbytes: int) -> int:
+        """Versions that may leave go to SSD, the oldest first, and their slots back to the system. Returns bytes of DRAM."""
+        staying = {id(each) for each in self._stay()}
+        with self._lock:
+            known = [each for each in self._versions if each.is_resident and id(each) not in staying]
+        for dense in sorted(known, key=lambda each: each.position):
+            # One that is read gives nothing back before its readers let go.
+            if not dense.is_read and dense.retain():
+                try:
+                    moved = dense.demote()
+                finally:
+                    dense.release()
+                if moved and (given := self._arena.give_back_free(nbytes)):
+                    return given
+        return 0
+
+    def _move_values(self, nbytes: int) -> int:
+        given = 0
+        for table in list(self._tables.values()):
+            if given < nbytes:
+                given += table.evict(nbytes - given)
+        return given
+
+    def _why_nothing_leaves(self) -> str:
+        assert self._spill is not None
+        return self._spill.hint
 
     def __enter__(self) -> Self:
         return self
