@@ -36,6 +36,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep its state there, every minute and when it stops, and resume from there; needs --name",
     )
+    parser.add_argument(
+        "--partitions",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="follow these state partitions only (default: all); weights are followed whole",
+    )
+    parser.add_argument(
+        "--serve",
+        metavar="ADDR",
+        help="answer look-ups of clients there (port 0: any); they find it by themselves",
+    )
+    parser.add_argument(
+        "--advertise", metavar="ADDR", help="the address that clients are told, where it is not the one served"
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="allow to serve beyond this machine, where anybody may then read",
+    )
     add_history(parser, "append what it applies to this file")
     add_timeout(parser)
 
@@ -54,10 +74,16 @@ def run(arguments: argparse.Namespace) -> int:
             start="latest" if arguments.snapshot_dir is None else "resume",
             arrays="numpy",
             snapshot_dir=arguments.snapshot_dir,
+            partitions=arguments.partitions,
             timeout=arguments.timeout,
         ) as replica,
     ):
+        serving = None
+        if arguments.serve is not None:
+            serving = replica.serve(arguments.serve, insecure=arguments.insecure, advertise=arguments.advertise)
         print(f"replica of {arguments.topic} serves {_served(replica)}", flush=True)
+        if serving is not None:
+            print(f"look-ups are answered at {serving.endpoint}", flush=True)
         code = _stand(replica, stop, keeps=arguments.snapshot_dir is not None)
         if arguments.snapshot_dir is not None:
             replica.snapshot(timeout=arguments.timeout)

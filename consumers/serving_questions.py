@@ -113,16 +113,15 @@ class EntriesQuestion:
         self.values: list[bytes | None] = [None] * len(keys)
         self.partitions = np.fromiter((partition_of(key, partitions) for key in keys), np.int64, len(keys))
         self._keys = keys
-        self._ends = np.cumsum([len(key) for key in keys])
+        self._nbytes = np.fromiter(map(len, keys), np.int64, len(keys))
 
     @property
     def what(self) -> str:
         return f"the entry of {self._keys[0][:64]!r}" if len(self._keys) == 1 else f"{len(self._keys)} entries"
 
     def cut(self, places: Places) -> tuple[Places, Places]:
-        some: list[int] = places[:MAX_KEYS].tolist()
-        lengths = np.cumsum([len(self._keys[place]) for place in some])
-        most = max(1, int(np.searchsorted(lengths, KEYS_BYTES, "right")))
+        ends = np.cumsum(self._nbytes[places[:MAX_KEYS]])
+        most = max(1, int(np.searchsorted(ends, KEYS_BYTES, "right")))
         return places[:most], places[most:]
 
     def frame(

@@ -30,7 +30,7 @@ REFRESH_S = 1.0
 """Look-ups have the reports of replicas asked for again when they are older than that, ..."""
 
 SOON_S = 0.1
-"""... or than that, where a look-up finds nobody to ask."""
+"""... or than that, where a look-up finds nobody to ask, or only who has just failed."""
 
 LOOK_S = 0.05
 """How long a look-up waits for answers before it looks whether a replica has gone."""
@@ -119,7 +119,8 @@ class Reads:
         now = time.monotonic()
         with self._changed:
             found = self._routes.candidates((topic.id, number), needed, turn, now)
-        self._refresh(topic.id, now, REFRESH_S if found else SOON_S)
+        is_well = bool(found) and not found[0].failures
+        self._refresh(topic.id, now, REFRESH_S if is_well else SOON_S)
         return found
 
     def trouble(self, topic: TopicRecord, number: int) -> str:
@@ -252,7 +253,8 @@ class _Look:
         while leg.left and len(leg.open) < WINDOW:
             asked, rest = self._question.cut(leg.left.popleft())
             number = leg.line.next_number()
-            left_s = max(0.0, self._deadline - time.monotonic())
+            # What it lacks is to be told in time.
+            left_s = max(0.0, self._deadline - time.monotonic()) * 0.9
             needs = tuple(self._needs.values())
             wait_s = min(left_s, ALONE_S if needs and not self._others(leg) else ASIDE_S)
             frame = self._question.frame(number, self._topic.id, leg.numbers, needs, wait_s, asked)

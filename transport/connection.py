@@ -21,7 +21,14 @@ from ..errors import ConnectFailed, CorruptLog
 from ..events.codec import Buffer
 from .messages import CLIENT_ID_BYTES, DOWN, UP, Hello, Welcome, decode_message, encode_message
 from .pieces import AnswerReader
-from .sockets import COPY_THRESHOLD_BYTES, HIGH_WATER_MARK, MAX_ANSWER_BYTES, Socket, dealer, monitored
+from .sockets import (
+    COPY_THRESHOLD_BYTES,
+    HIGH_WATER_MARK,
+    MAX_ANSWER_BYTES,
+    Socket,
+    close_watched,
+    watched_dealer,
+)
 
 GREET_S = 1.0
 """How long a broker may take to answer a hello before the attempt is given up (and made again)."""
@@ -45,8 +52,9 @@ class Monitored:
         most_waiting: int = HIGH_WATER_MARK,
         most_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
-        self.socket: Socket = dealer(address, routing_id, most_waiting=most_waiting, most_bytes=most_bytes)
-        self._monitor: Socket = monitored(self.socket, _GONE)
+        self.socket, self._monitor = watched_dealer(
+            address, routing_id, _GONE, most_waiting=most_waiting, most_bytes=most_bytes
+        )
 
     def gone(self) -> bool:
         while self._monitor.poll(0):
@@ -57,9 +65,7 @@ class Monitored:
     def close(self) -> None:
         """A second call changes nothing."""
         if not self.socket.closed:
-            self.socket.disable_monitor()
-            self._monitor.close(linger=0)
-            self.socket.close()
+            close_watched(self.socket, self._monitor)
 
 
 class Greeting:

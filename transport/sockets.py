@@ -115,33 +115,42 @@ def dealer(
 
     Raises `ConnectFailed` where the address cannot be read, or the process may open too few files more.
     """
+    socket = _unconnected(address, routing_id, most_waiting, most_bytes)
     try:
-        socket = _made(zmq.DEALER, address, most_waiting)
-    except OSError as error:
-        raise ConnectFailed(f"cannot connect to {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
-    socket.setsockopt(zmq.ROUTING_ID, routing_id)
-    socket.setsockopt(zmq.RECONNECT_IVL, -1)
-    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
+        _connect(socket, address)
+    except ConnectFailed:
         socket.close(linger=0)
-        raise ConnectFailed(
-            f"{address!r} is not an address to connect to: {error.strerror}",
-            remedy="Give tcp://HOST:PORT or ipc://PATH",
-        ) from error
+        raise
     return socket
 
 
-def monitored(socket: Socket, events: int) -> Socket:
-    """A socket that tells of `events` of a DEALER's connection. Raises `ConnectFailed`, with the DEALER closed, where the process
-    may open too few files more.
+def watched_dealer(
+    address: str, routing_id: bytes, events: int, *, most_waiting: int, most_bytes: int
+) -> tuple[Socket, Socket]:
+    """A `dealer`, and a socket that tells of `events` of its connection, from before there is one: a peer that is not there may be
+    known as soon as it is asked.
+
+    Raises as `dealer` does, and `ConnectFailed` where the process may open too few files more for watching.
     """
+    socket = _unconnected(address, routing_id, most_waiting, most_bytes)
     try:
-        return socket.get_monitor_socket(events)
+        monitor = socket.get_monitor_socket(events)
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise ConnectFailed(f"cannot watch a connection: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
+    try:
+        _connect(socket, address)
+    except ConnectFailed:
+        close_watched(socket, monitor, linger_ms=0)
+        raise
+    return socket, monitor
+
+
+def close_watched(socket: Socket, monitor: Socket, linger_ms: int = LINGER_MS) -> None:
+    """Both sockets of `watched_dealer`."""
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close(linger=linger_ms)
 
 
 def is_local(address: str) -> bool:
@@ -186,6 +195,27 @@ def _check_descriptors() -> None:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def _unconnected(address: str, routing_id: bytes, most_waiting: int, most_bytes: int) -> Socket:
+    try:
+        socket = _made(zmq.DEALER, address, most_waiting)
+    except OSError as error:
+        raise ConnectFailed(f"cannot connect to {address}: {_TOO_FEW}", remedy=_RAISE_LIMIT) from error
+    socket.setsockopt(zmq.ROUTING_ID, routing_id)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+    return socket
+
+
+def _connect(socket: Socket, address: str) -> None:
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise ConnectFailed(
+            f"{address!r} is not an address to connect to: {error.strerror}",
+            remedy="Give tcp://HOST:PORT or ipc://PATH",
+        ) from error
 
 
 def _made(kind: int, address: str, most_waiting: int) -> Socket:
