@@ -12,7 +12,7 @@ from .consumers.processors.processor import Processor, ProcessorStatus, TaskStat
 from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
 from .consumers.snapshots.taking import SnapshotInfo
-from .consumers.status import ReplicaStatus, Served, Unfinished
+from .consumers.status import ReplicaStatus, Served, TableStatus, Unfinished
 from .consumers.subscriber import Subscription
 from .consumers.version_info import VersionInfo
 from .consumers.views import Weights
@@ -85,6 +85,7 @@ __all__ = [
     "StorageFull",
     "Subscription",
     "TaskStatus",
+    "TableStatus",
     "TieredStore",
     "TopicExists",
     "TopicInfo",

@@ -10,6 +10,7 @@ from ..consistency.vector import PartitionId
 from ..transport.directory import Directory
 from .applying import Applier
 from .replica_sink import ReplicaSink
+from .row_reads import RowReads
 from .status import STALE_S, ReplicaStatus, Served, Unfinished
 from .subscription_core import SubscriptionCore
 
@@ -17,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def status_of(
-    name: str, sink: ReplicaSink, core: SubscriptionCore, applier: Applier, directory: Directory
+    name: str, sink: ReplicaSink, core: SubscriptionCore, applier: Applier, directory: Directory, rows: RowReads
 ) -> ReplicaStatus:
     """What the replica `name`, made of these, serves and lacks now. Any thread."""
     with sink.changed:
@@ -57,6 +58,7 @@ def status_of(
         unfinished=tuple(Unfinished(*begun) for begun in applier.unfinished),
         serves=sink.serves,
         jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
+        tables=tuple(table for t in topics for table in rows.tables(t.record)),
     )
 
 

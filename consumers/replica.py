@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 import msgspec
 import xxhash
@@ -34,10 +34,11 @@ from ..errors import (
     VersionNotHeld,
 )
 from ..eventlog.changelog import Changelogs
-from ..events.arrays import ArrayKind, default_arrays
+from ..events.arrays import Array, ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
 from ..events.recording import HistoryFile, Token, process_name
+from ..events.row_keys import row_keys
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
 from ..transport.calls import OpenReplica
@@ -55,13 +56,14 @@ from .moment import status_of
 from .pinning import Pinning
 from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
+from .row_reads import RowReads, handed_out
 from .scope import Scope, is_durable_only, time_left
 from .serving import Serving
 from .serving_source import ReplicaSource
 from .snapshots.seeding import Seed
 from .snapshots.taking import SnapshotInfo, Taking
 from .snapshots.writing import KEEP
-from .status import ReplicaStatus
+from .status import ReplicaStatus, TableStatus
 from .subscription_core import SubscriptionCore
 from .version_info import VersionInfo
 from .versions import Sealed
@@ -143,6 +145,7 @@ class Replica:
         self._own_store = store is None
         self._store = store or TieredStore()
         self._applier = Applier(self._store, keep_versions)
+        self._rows = RowReads(self._store, self._applier, self._partitions)
         self._bound: list[Bound] = []
         self._serving: Serving | None = None
         self._closed = False
@@ -333,6 +336,41 @@ class Replica:
         self._sink.serves_at(serving.endpoint)
         return serving
 
+    # --- rows -----------------------------------------------------------------------------------------------------------------
+
+    @overload
+    def lookup(
+        self, table: str, keys: Any, return_found: Literal[False] = False, topic: str | None = None
+    ) -> Array: ...
+    @overload
+    def lookup(
+        self, table: str, keys: Any, return_found: Literal[True], topic: str | None = None
+    ) -> tuple[Array, Array]: ...
+    def lookup(
+        self, table: str, keys: Any, return_found: bool = False, topic: str | None = None
+    ) -> Array | tuple[Array, Array]:
+        """The rows under `keys`, in that order: (len(keys), dim) of the table's dtype, a copy. Never blocks for what is applied.
+
+        `keys`: a sequence of ints, or a numpy array or torch tensor of int64 and one dimension; they may repeat. A key that has no row
+        gets its initial value, by the table's definition, and no row is created. With `return_found` also which keys have one: bool,
+        (len(keys),). What one event changed is seen whole or not at all, in each of its partition's look-ups of up to 16,384 keys.
+
+        Raises `UnknownTopic` for a table that is not known here, `InvalidEvent` for what is no row key, or one of a state partition that
+        this replica does not follow, naming both.
+        """
+        state = self._topic(topic)
+        values, found = self._rows.look_up(state.record, table, row_keys(table, keys))
+        given = handed_out(values, self._arrays)
+        return (given, handed_out(found, self._arrays)) if return_found else given
+
+    def table(self, table: str, topic: str | None = None) -> TableStatus:
+        """How many rows the table has here, and what memory it takes. Raises `UnknownTopic` for one that is not known here."""
+        record = self._topic(topic).record
+        for found in self._rows.tables(record):
+            if found.table == table:
+                return found
+        raise UnknownTopic("this replica knows no such table", topic=record.name, item=table)
+
     # --- what was seen --------------------------------------------------------------------------------------------------------
 
     @property
@@ -384,16 +422,17 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """The state of this moment; it never says more than is known."""
-        return status_of(self.name, self._sink, self._core, self._applier, self._directory)
+        return status_of(self.name, self._sink, self._core, self._applier, self._directory, self._rows)
 
     def digest(self) -> str:
-        """32 hexadecimal digits over the served version and all entries not removed, of every topic: equal on equal replicas.
+        """32 hexadecimal digits over the served version and all entries and rows not removed, of every topic: equal on equal replicas.
+        Of rows it covers keys, values and optimizer's state, whichever tier they are in.
 
         Of one moment: nothing is applied while it is made.
         """
         self._check_open()
         with self._sink.changed:
-            rows: list[tuple[str, bytes, list[tuple[bytes, bytes, int]]]] = []
+            held: list[tuple[Any, ...]] = []
             for state in sorted(self._applier.topics.values(), key=lambda state: state.record.name):
                 served = state.served
                 entries = [
@@ -401,8 +440,9 @@ class Replica:
                     for number in self._scope.state_partitions(state.record)
                     for key, entry in self._store.entries((state.record.id, number)).items()
                 ]
-                rows.append((state.record.name, served.dense.digest if served is not None else b"", sorted(entries)))
-        return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(rows))
+                weights = served.dense.digest if served is not None else b""
+                held.append((state.record.name, weights, sorted(entries), self._rows.digests(state.record)))
+        return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(held))
 
     def snapshot(
         self,

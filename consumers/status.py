@@ -38,6 +38,20 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A table of rows, over the state partitions that a replica follows."""
+
+    topic: str
+    table: str
+    dim: int
+    dtype: str
+    rows: int
+    """That are there: written, or changed by a gradient, and not deleted since."""
+    nbytes: int
+    """Bytes of memory that it takes: rows, optimizer's state, positions and index."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """A moment of a replica. Of another process's replica (`client.replicas`) the fields from `heads` on are not known."""
 
@@ -78,6 +92,9 @@ class ReplicaStatus:
     too."""
     jumping: tuple[str, ...] = ()
     """Topics whose weights pass versions on the way to a newer one: until that shows, rows and KV may be ahead of them."""
+
+    tables: tuple[TableStatus, ...] = ()
+    """Of all topics, each topic's by name."""
 
     @property
     def version(self) -> int | None:

@@ -110,6 +110,7 @@ def output_of(code: str) -> str:
         (paramstream.Replica.rollback, "self version timeout topic"),
         (paramstream.Replica.snapshot, "self directory timeout"),
         (paramstream.Replica.get, "self key topic"),
+        (paramstream.Replica.lookup, "self table keys return_found topic"),
     ],
 )
 def test_what_can_be_given_by_position_stays_in_its_place(function: Callable[..., object], by_position: str) -> None:
