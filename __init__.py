@@ -6,6 +6,7 @@ This file is the list of public names and nothing else.
 from .brokers.broker import Broker, BrokerStatus
 from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
+from .consumers import torch as torch  # Not in `__all__`: `import *` must not hide torch itself.
 from .consumers.events import Event, GradientSlice
 from .consumers.processors.parameter_server import parameter_server
 from .consumers.processors.processor import Processor, ProcessorStatus, TaskStatus, processor
@@ -84,8 +85,8 @@ __all__ = [
     "SnapshotInfo",
     "StorageFull",
     "Subscription",
-    "TaskStatus",
     "TableStatus",
+    "TaskStatus",
     "TieredStore",
     "TopicExists",
     "TopicInfo",
