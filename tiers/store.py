@@ -132,14 +132,17 @@ class TieredStore:
 
     def rows(self, partition: Partition, name: str, spec: RowSpec) -> RowTable:
         """The row table `name` of `partition`, made on first use; `spec` counts only where it is made. `ValueError` after `close`."""
+        table = self._row_tables.get(partition, {}).get(name)
+        if table is not None:
+            return table
+        # Outside the lock: a first table may have kernels compiled, for seconds.
+        table = RowTable(name, spec, self._budget)
         with self._lock:
             if self._closed:
                 raise ValueError("the store is closed")
-            tables = self._row_tables.get(partition, {})
-            if name not in tables:
-                # A new dict each time: whoever walks through the one before is not disturbed.
-                tables = self._row_tables[partition] = {**tables, name: RowTable(name, spec, self._budget)}
-            return tables[name]
+            # A new dict each time: whoever walks through the one before is not disturbed.
+            self._row_tables[partition] = {name: table, **self._row_tables.get(partition, {})}
+            return self._row_tables[partition][name]
 
     def row_tables(self, partition: Partition) -> Mapping[str, RowTable]:
         """The row tables of `partition` by name, as they are now, in the order of their first use. Any thread."""

@@ -80,7 +80,7 @@ class Slots:
     def remove_page(self) -> int | None:
         """Gives up the page with the fewest rows that has none pinned or on its way; its rows are dropped. None: there is none."""
         states = self._state.reshape(-1, self.per_page)
-        is_pinned = self._policy.is_pinned(np.arange(len(self._keys))).reshape(states.shape)
+        is_pinned = self._policy.are_pinned(np.arange(len(self._keys))).reshape(states.shape)
         stays = np.any((states != FREE) & (states != READY), axis=1) | np.any(is_pinned, axis=1)
         if np.all(stays):
             return None
@@ -113,7 +113,7 @@ class Slots:
         """Undoes one `pin` of each."""
         self._policy.unpin(slots)
         doomed = slots[self._state[slots] == DOOMED]
-        ended = doomed[~self._policy.is_pinned(doomed)]
+        ended = doomed[~self._policy.are_pinned(doomed)]
         self._policy.forget(ended)
         self._release(ended)
 
@@ -175,7 +175,7 @@ class Slots:
         states = self._state[slots]
         coming, ready = slots[states == COMING], slots[states == READY]
         self._state[coming] = LOST
-        pinned = self._policy.is_pinned(ready)
+        pinned = self._policy.are_pinned(ready)
         self._state[ready[pinned]] = DOOMED
         self._policy.forget(ready[~pinned])
         self._release(ready[~pinned])
@@ -194,7 +194,7 @@ class Slots:
     def _nbytes_of(self, slots: int) -> int:
         if not slots:
             return 0
-        index = DictIndex().bytes_to_insert(np.arange(slots))
+        index = DictIndex().growth_bytes(slots)
         return SLOT_BYTES * slots + EvictionPolicy.nbytes_for(slots) + index
 
     def _extend(self, more: int) -> None:

@@ -41,9 +41,9 @@ class Column:
         page = mmap.PAGESIZE if nbytes <= _HUGE_PAGE_BYTES else _HUGE_PAGE_BYTES
         return min(-(-nbytes // page) * page, -(-self._capacity_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
-    def use(self, used: int) -> None:
-        """The first `used` items may be touched from now on."""
-        before, self.charged_bytes = self.charged_bytes, self.bytes_for(used)
+    def use(self, used: int) -> int:
+        """The first `used` items may be touched from now on. Returns by how much `charged_bytes` grew."""
+        before, self.charged_bytes = self.charged_bytes, max(self.charged_bytes, self.bytes_for(used))
         start = max(before, _HUGE_PAGE_BYTES)
         end = min(self.charged_bytes, self._capacity_bytes)
         if end > start and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -52,3 +52,4 @@ class Column:
                 self._mapping.madvise(
                     mmap.MADV_HUGEPAGE, start - start % mmap.PAGESIZE, end - start + start % mmap.PAGESIZE
                 )
+        return self.charged_bytes - before

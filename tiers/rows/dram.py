@@ -8,42 +8,40 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..budget import Budget
 from .batch import RowBatch
 from .columns import Column
-from .index import DictIndex, RowIndex
+from .index import RESERVED, Charge, Ints
 from .initial import initial_rows
+from .kernels import Columns, NumpyKernels, Positions
 from .spec import RowSpec
 
 _LEAST_GROWTH: Final = 64
 """Slots that are added at least, so that a table that grows row by row is not charged row by row."""
 _GROWTH_SHARE: Final = 8
-"""Else an eighth of the slots is added."""
+"""Else an eighth of the slots is added,"""
 _MOST_GROWTH: Final = 1 << 16
-"""And at most that many more than are needed."""
+"""and at most that many more than are needed."""
 _SPARE_SLOTS: Final = 1 << 17
 """Addresses beyond what the budget allows, for an undo that is charged past its limit."""
-
-Ints = NDArray[np.int64]
 
 
 class DramRows:
     """The slots of one table. A slot whose position is 0 holds no row: it is free, or reserved for the change that is to come."""
 
-    def __init__(self, spec: RowSpec, budget: Budget, beside_bytes: int = 0) -> None:
+    def __init__(self, spec: RowSpec, budget: Budget, kernels: NumpyKernels, beside_bytes: int = 0) -> None:
         """`beside_bytes`: charged for each slot beside its columns, for what the table's tiers note of it."""
-        self.spec = spec
+        self.kernels: Final = kernels
         self._beside_bytes = beside_bytes
-        self.index: RowIndex = DictIndex()
+        self.index = kernels.new_index()
+        """Key → location, over all tiers of the table."""
         self._budget = budget
         self._charged = 0
-        self._make_columns()
+        self._make_columns(spec)
 
-    def _make_columns(self) -> None:
-        spec = self.spec
-        row_bytes = spec.dim * spec.value_dtype.itemsize + 17
+    def _make_columns(self, spec: RowSpec) -> None:
+        row_bytes = spec.dim * spec.value_dtype.itemsize + 16
         self.capacity = self._budget.limit // row_bytes + _SPARE_SLOTS
         """Slots that there are addresses for."""
         while True:
@@ -52,35 +50,44 @@ class DramRows:
                 self._positions = Column(self.capacity, 1, np.dtype(np.uint64))
                 self._values = Column(self.capacity, spec.dim, spec.value_dtype)
                 self._state = Column(self.capacity, spec.state_width, spec.accumulate_dtype)
+                self._free = Column(self.capacity, 1, np.dtype(np.int64))
             except OSError:
                 if self.capacity <= _SPARE_SLOTS:
                     raise
                 self.capacity = max(self.capacity // 2, _SPARE_SLOTS)
             else:
                 break
-        self.keys: Ints = self._keys.array[:, 0]
-        """(capacity,): the key of each slot."""
-        self.positions: NDArray[np.uint64] = self._positions.array[:, 0]
-        """(capacity,): the position that last wrote each slot's row; 0 in a slot without one."""
         self.top = 0
         """Slots that were ever used: those at and above are untouched memory."""
         self._usable = 0
-        self._free: list[int] = []
+        self._free_count = 0
+        self._name_columns(spec)
 
-    @property
-    def values(self) -> NDArray[np.generic]:
-        """(capacity, dim): the rows' values."""
-        return self._values.array
-
-    @property
-    def state(self) -> NDArray[np.generic]:
-        """(capacity, width): the optimizer's state of each row."""
-        return self._state.array
+    def _name_columns(self, spec: RowSpec) -> None:
+        self.columns = Columns(
+            spec, self._keys.array[:, 0], self._positions.array[:, 0], self._values.array, self._state.array
+        )
+        """The memory, by slot: made anew by `alter` and `clear`."""
 
     @property
     def nbytes(self) -> int:
         """Bytes charged to the budget: the columns' pages in use, free slots too, and the index."""
         return self._charged
+
+    @property
+    def spec(self) -> RowSpec:
+        """What the rows are now."""
+        return self.columns.spec
+
+    @property
+    def keys(self) -> Ints:
+        """(capacity,): the key of each slot."""
+        return self.columns.keys
+
+    @property
+    def positions(self) -> Positions:
+        """(capacity,): the position that last wrote each slot's row; 0 in a slot without one."""
+        return self.columns.positions
 
     @property
     def usable(self) -> int:
@@ -90,115 +97,157 @@ class DramRows:
     @property
     def free(self) -> int:
         """Slots that can be taken without being charged for."""
-        return len(self._free) + self._usable - self.top
+        return self._free_count + self._usable - self.top
 
     def find(self, keys: Ints) -> Ints:
         """The location of each key."""
         return self.index.find(keys)
 
-    def reserve(self, keys: Ints, *, forced: bool = False) -> Ints:
+    def growth_bytes(self, count: int, new_keys: int) -> int:
+        """About what is charged when `count` slots are taken, `new_keys` of them for keys that the index does not have."""
+        return self._growth_bytes(self._usable_for(count)) + self.index.growth_bytes(new_keys)
+
+    def reserve(self, keys: Ints, charge: Charge) -> Ints:
         """Takes a slot for each of the keys, none of which is there and none of which repeats, and returns the slots.
 
-        They hold the rows' initial value and state, and position 0. Raises `StorageFull` with nothing changed, unless `forced`.
+        They hold the rows' initial value and state, and position 0; readers find no row until `settle`. Raises what `charge` raises,
+        with no row changed.
         """
-        self._make_room(len(keys), keys, forced=forced)
-        slots = self._take(keys)
-        self.positions[slots] = 0
-        self.values[slots] = initial_rows(self.spec, keys)
-        self.state[slots] = self.spec.initial_state
-        self.index.insert(keys, slots)
+        slots, usable = self._next(len(keys)), self._usable_for(len(keys))
+        growth = self._growth_bytes(usable)
+        charge(growth)
+        self._charged += growth
+        held = self.index.nbytes
+        try:
+            self.index.insert(keys, slots + RESERVED, charge)
+        except BaseException:
+            self._refund(growth)
+            raise
+        finally:
+            self._charged += self.index.nbytes - held
+        self._take(slots, usable)
+        columns = self.columns
+        columns.keys[slots] = keys
+        columns.positions[slots] = 0
+        self.kernels.scatter(columns.values, slots, initial_rows(columns.spec, keys), np.arange(len(keys)))
+        columns.state[slots] = columns.spec.initial_state
         return slots
 
-    def place(self, batch: RowBatch) -> Ints:
+    def place(self, batch: RowBatch, charge: Charge) -> Ints:
         """Takes slots for rows that lie in a tier further down (unique keys), puts them in, and returns the slots.
 
-        Raises `StorageFull` with nothing changed.
+        Raises what `charge` raises, with nothing changed.
         """
-        self._make_room(len(batch), batch.keys[:0], forced=False)
-        slots = self._take(batch.keys)
-        self.values[slots] = batch.values
-        self.state[slots] = batch.state
-        self.positions[slots] = batch.positions
+        slots, usable = self._next(len(batch)), self._usable_for(len(batch))
+        growth = self._growth_bytes(usable)
+        charge(growth)
+        self._charged += growth
+        self._take(slots, usable)
+        self.columns.keys[slots] = batch.keys
+        self.put(slots, batch)
         self.index.move(batch.keys, slots)
         return slots
 
+    def put(self, slots: Ints, batch: RowBatch) -> None:
+        """Gives slots whole rows. State of another kind of optimizer starts anew."""
+        columns, every = self.columns, np.arange(len(slots))
+        self.kernels.scatter(columns.values, slots, batch.values, every)
+        if batch.kind == columns.spec.kind:
+            self.kernels.scatter(columns.state, slots, batch.state, every)
+        else:
+            columns.state[slots] = columns.spec.initial_state
+        columns.positions[slots] = batch.positions
+
+    def batch(self, slots: Ints) -> RowBatch:
+        """A copy of whole rows."""
+        columns, rows = self.columns, self.kernels.before(self.columns, slots)
+        return RowBatch(columns.keys[slots], rows.values, rows.state, columns.spec.kind, rows.positions)
+
     def hand_down(self, slots: Ints, locations: Ints) -> None:
         """Gives slots up whose rows lie at `locations`, further down, from now on. They stay charged, for the next rows."""
-        self.index.move(self.keys[slots], locations)
-        self.positions[slots] = 0
-        self._free.extend(slots.tolist())
+        self.index.move(self.columns.keys[slots], locations)
+        self._give_back(slots)
+
+    def settle(self, slots: Ints) -> None:
+        """The rows of reserved slots are there now."""
+        self.index.move(self.columns.keys[slots], slots)
 
     def release(self, slots: Ints) -> None:
         """Gives slots up, and drops their keys from the index. They stay charged, for the next rows."""
-        self.index.remove(self.keys[slots])
-        self.positions[slots] = 0
-        self._free.extend(slots.tolist())
-        self._charge_index(0)
+        held = self.index.nbytes
+        self.index.remove(self.columns.keys[slots])
+        self._refund(held - self.index.nbytes)
+        self._give_back(slots)
 
-    def alter(self, spec: RowSpec) -> None:
-        """Takes another spec of the same dim and dtype. Raises `StorageFull` with nothing changed."""
+    def state_bytes(self, spec: RowSpec) -> int:
+        """What the state of all rows takes under `spec`, if that starts it anew; else 0."""
+        if spec.kind == self.spec.kind:
+            return 0
+        return Column(self.capacity, spec.state_width, spec.accumulate_dtype).bytes_for(self._usable)
+
+    def alter(self, spec: RowSpec, charge: Charge) -> None:
+        """Takes another spec of the same dim and dtype. Raises what `charge` raises, with nothing changed."""
         if spec.kind != self.spec.kind:
             state = Column(self.capacity, spec.state_width, spec.accumulate_dtype)
-            nbytes = state.bytes_for(self._usable)
-            self._budget.charge(nbytes)
+            # Both are held for a moment: the old state is there until the new one is whole.
+            growth = state.bytes_for(self._usable)
+            charge(growth)
+            self._charged += growth
             state.use(self._usable)
             state.array[: self.top] = spec.initial_state
-            self._budget.refund(self._state.charged_bytes)
-            self._charged += nbytes - self._state.charged_bytes
+            self._refund(self._state.charged_bytes)
             self._state = state
-        self.spec = spec
+        self._name_columns(spec)
 
     def clear(self) -> None:
         """Drops all rows, and gives all memory back."""
         self.index.clear()
-        self._budget.refund(self._charged)
-        self._charged = 0
-        self._make_columns()
+        self._refund(self._charged)
+        self._make_columns(self.spec)
 
-    def growth_bytes(self, count: int, new_keys: Ints) -> int:
-        """What is charged when `count` slots are taken, `new_keys` of them for keys that the index does not have."""
-        return self._growth_bytes(self._usable_for(count), new_keys)
+    def _refund(self, nbytes: int) -> None:
+        self._budget.refund(nbytes)
+        self._charged -= nbytes
 
     def _usable_for(self, count: int) -> int:
+        """How many slots are to be usable so that `count` can be taken."""
         missing = count - self.free
         if missing <= 0:
             return self._usable
-        usual = min(_MOST_GROWTH, max(_LEAST_GROWTH, self._usable // _GROWTH_SHARE))
-        usable = min(self._usable + max(missing, usual), self.capacity)
+        spare = min(_MOST_GROWTH, max(_LEAST_GROWTH, self._usable // _GROWTH_SHARE))
+        usable = min(self._usable + max(missing, spare), self.capacity)
         if usable < self._usable + missing:
             raise self._budget.full(missing * self._values.item_bytes, because="no addresses are left")
         return usable
 
-    def _growth_bytes(self, usable: int, new_keys: Ints) -> int:
-        columns = (self._keys, self._positions, self._values, self._state)
-        growth = sum(column.bytes_for(usable) - column.charged_bytes for column in columns)
-        return growth + (usable - self._usable) * self._beside_bytes + self.index.bytes_to_insert(new_keys)
+    def _growth_bytes(self, usable: int) -> int:
+        growth = sum(column.bytes_for(usable) - column.charged_bytes for column in self._row_columns)
+        return growth + (usable - self._usable) * self._beside_bytes
 
-    def _take(self, keys: Ints) -> Ints:
-        """As many of the free slots, for these keys."""
-        reused = min(len(keys), len(self._free))
-        slots = np.empty(len(keys), np.int64)
-        slots[:reused] = self._free[len(self._free) - reused :]
-        del self._free[len(self._free) - reused :]
-        slots[reused:] = np.arange(self.top, self.top + len(keys) - reused)
-        self.top += len(keys) - reused
-        self.keys[slots] = keys
-        return slots
+    @property
+    def _row_columns(self) -> tuple[Column, ...]:
+        return self._keys, self._positions, self._values, self._state
 
-    def _make_room(self, count: int, new_keys: Ints, *, forced: bool) -> None:
-        """Charges index and columns for the rows to come."""
-        usable = self._usable_for(count)
-        columns = (self._keys, self._positions, self._values, self._state)
-        growth = self._growth_bytes(usable, new_keys)
-        self._budget.charge(growth, forced=forced)
-        for column in columns:
+    def _next(self, count: int) -> Ints:
+        """The slots that are taken next."""
+        reused = min(count, self._free_count)
+        again = self._free.array[self._free_count - reused : self._free_count, 0]
+        return np.concatenate((again, np.arange(self.top, self.top + count - reused)))
+
+    def _take(self, slots: Ints, usable: int) -> None:
+        """Takes the slots of `_next`; there are `usable` ones now, all charged."""
+        for column in self._row_columns:
             column.use(usable)
         self._usable = usable
-        self._charged += growth
+        reused = min(len(slots), self._free_count)
+        self._free_count -= reused
+        self.top += len(slots) - reused
 
-    def _charge_index(self, unused: int) -> None:
-        columns = (self._keys, self._positions, self._values, self._state)
-        held = sum(column.charged_bytes for column in columns) + self.index.nbytes + self._usable * self._beside_bytes
-        if held < self._charged:
-            self._budget.refund(self._charged - held)
-            self._charged = held
+    def _give_back(self, slots: Ints) -> None:
+        self.columns.positions[slots] = 0
+        count = self._free_count + len(slots)
+        growth = self._free.use(count)
+        self._budget.charge(growth, forced=True)
+        self._charged += growth
+        self._free.array[self._free_count : count, 0] = slots
+        self._free_count = count

@@ -1,12 +1,14 @@
 """Where the row of a key is: the index that covers all tiers of a table.
 
-A location is a number: 0 and above is a slot in DRAM, `ABSENT` is nowhere, below `ABSENT` is for tiers further down.
+A location is a number: from 0 on it is a slot in DRAM, from `RESERVED` on a slot in DRAM whose row is not there yet, `ABSENT` is
+nowhere, and below `ABSENT` is for tiers further down.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +16,21 @@ from numpy.typing import NDArray
 ABSENT: Final = -1
 """The location of a key without a row."""
 
+RESERVED: Final = 1 << 62
+"""Added to a slot that a row which is not there yet will have: for readers the row is nowhere."""
+
 DICT_BYTES_A_KEY: Final = 176
 """Charged for each key of a `DictIndex`: key, location and their place in the dict."""
 
 Ints = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+
+Charge = Callable[[int], None]
+"""Takes bytes that an index is about to hold, or raises `StorageFull`."""
+
+
+def no_charge(nbytes: int) -> None:
+    """Lets an index grow for nothing."""
 
 
 class RowIndex(Protocol):
@@ -34,12 +47,22 @@ class RowIndex(Protocol):
         """The location of each key, `ABSENT` where there is none. Keys may repeat."""
         ...
 
-    def bytes_to_insert(self, keys: Ints) -> int:
-        """How much `nbytes` grows at most when these keys, none of which is there and none of which repeats, are inserted."""
+    def lookup(self, keys: Ints, values: NDArray[Any], rows: NDArray[Any], found: Marks) -> Ints:
+        """Copies the values of the keys that are in DRAM to their places in `rows`, and says in `found` which. Returns all locations.
+
+        `values` is the column of DRAM; places of other keys in `rows` may be written too.
+        """
         ...
 
-    def insert(self, keys: Ints, locations: Ints) -> None:
-        """Adds keys, none of which is there and none of which repeats."""
+    def growth_bytes(self, count: int) -> int:
+        """About what `nbytes` grows by when `count` keys are inserted; seldom less."""
+        ...
+
+    def insert(self, keys: Ints, locations: Ints, charge: Charge = no_charge) -> None:
+        """Adds keys, none of which is there and none of which repeats.
+
+        `charge` is told what `nbytes` is about to grow by, before it does. Where it raises, none of the keys is there.
+        """
         ...
 
     def move(self, keys: Ints, locations: Ints) -> None:
@@ -75,10 +98,17 @@ class DictIndex:
     def find(self, keys: Ints) -> Ints:
         return np.fromiter(map(self._locations.get, keys.tolist(), repeat(ABSENT)), np.int64, len(keys))
 
-    def bytes_to_insert(self, keys: Ints) -> int:
-        return len(keys) * DICT_BYTES_A_KEY
+    def lookup(self, keys: Ints, values: NDArray[Any], rows: NDArray[Any], found: Marks) -> Ints:
+        locations = self.find(keys)
+        found[:] = (locations >= 0) & (locations < RESERVED)
+        np.take(values, locations, axis=0, out=rows, mode="clip")
+        return locations
 
-    def insert(self, keys: Ints, locations: Ints) -> None:
+    def growth_bytes(self, count: int) -> int:
+        return count * DICT_BYTES_A_KEY
+
+    def insert(self, keys: Ints, locations: Ints, charge: Charge = no_charge) -> None:
+        charge(len(keys) * DICT_BYTES_A_KEY)
         self._locations.update(zip(keys.tolist(), locations.tolist(), strict=True))
 
     def move(self, keys: Ints, locations: Ints) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,16 +19,19 @@ from numpy.typing import NDArray
 from ...errors import InvalidEvent
 from ..budget import Budget
 from .batch import RowBatch, empty_batch
+from .credit import paid
 from .dram import DramRows
+from .index import RESERVED, Ints, Marks
 from .initial import initial_rows
-from .kernels_numpy import fold, last_places, sum_repeated
-from .optimizers import step
+from .kernels import Before, NumpyKernels
+from .kernels import kernels as chosen_kernels
 from .spec import RowSpec
 
 PIECE_ROWS: Final = 16384
 """Rows that are read under the lock at a time, so that nobody waits long for it."""
 
-Ints = NDArray[np.int64]
+
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,21 @@ class RowCounters:
 class RowTable:
     """Rows of `spec` under int64 keys (any of them), under rule 3 of the design: a row changes only to a greater position."""
 
-    def __init__(self, name: str, spec: RowSpec, budget: Budget) -> None:
-        """An empty table that charges `budget` for all it holds."""
+    def __init__(self, name: str, spec: RowSpec, budget: Budget, kernels: NumpyKernels | None = None) -> None:
+        """An empty table that charges `budget` for all it holds. `kernels`: those that the process uses.
+
+        The first table of a kind of optimizer may take seconds, if its kernels are compiled for the first time on this machine.
+        """
         self.name: Final = name
-        self._dram = DramRows(spec, budget)
+        self._kernels: Final = kernels or chosen_kernels()
+        self._kernels.make_ready(spec)
+        self._budget = budget
+        self._dram = DramRows(spec, budget, self._kernels)
         self._lock = threading.Lock()
-        self._reserved: Ints = np.empty(0, np.int64)
-        """Slots that the last `prepare` took for rows that are not there yet."""
-        self._absent = 0
-        """Of these, those still without a row."""
+        self._prepared = _NOTHING, _NOTHING
+        """The keys of the last `prepare`, and their slots."""
+        self._reserved = _NOTHING
+        """Slots taken for rows that are not there yet."""
         self._changed: list[Ints] | None = None
         self.on_change: Callable[[Ints], None] | None = None
         """Told of the keys whose rows change, under the table's lock: nobody can read the change before it returns. For a tier above."""
@@ -61,12 +71,12 @@ class RowTable:
     @property
     def spec(self) -> RowSpec:
         """What the table is now."""
-        return self._dram.spec
+        return self._dram.columns.spec
 
     def __len__(self) -> int:
         """Rows that are there."""
         with self._lock:
-            return len(self._dram.index) - self._absent
+            return len(self._dram.index) - len(self._reserved)
 
     @property
     def nbytes(self) -> int:
@@ -88,16 +98,16 @@ class RowTable:
         keys = self._checked_keys(keys)
         values = np.empty((len(keys), self.spec.dim), self.spec.value_dtype)
         found = np.empty(len(keys), np.bool_)
+        misses = 0
         for start in range(0, len(keys), PIECE_ROWS):
             piece = slice(start, start + PIECE_ROWS)
             with self._lock:
-                slots = self._dram.find(keys[piece])
-                found[piece] = self._are_there(slots)
-                np.take(self._dram.values, slots, axis=0, out=values[piece], mode="clip")
+                self._dram.index.lookup(keys[piece], self._dram.columns.values, values[piece], found[piece])
                 hits = int(np.count_nonzero(found[piece]))
                 self._dram_hits += hits
-                self._misses += len(slots) - hits
-        if not found.all():
+                self._misses += len(found[piece]) - hits
+            misses += len(found[piece]) - hits
+        if misses:
             values[~found] = initial_rows(self.spec, keys[~found])
         return values, found
 
@@ -129,9 +139,7 @@ class RowTable:
         """The keys of all rows, of one moment, in no order."""
         with self._lock:
             keys = self._dram.index.keys()
-            if not self._absent:
-                return keys
-            return keys[self._are_there(self._dram.find(keys))]
+            return keys if not len(self._reserved) else keys[self._are_there(self._dram.find(keys))]
 
     # The applying thread.
 
@@ -143,7 +151,7 @@ class RowTable:
         keys = self._checked_keys(keys)
         with self._lock:
             self._let_go()
-            self._slots_for(keys)
+        self._hold(keys)
 
     def write(self, keys: Ints, rows: NDArray[Any], position: int, images: bool) -> RowBatch | None:
         """Gives rows (n, dim) of the table's dtype to `keys`; of a key that repeats, the last row. State stays as it is.
@@ -153,15 +161,12 @@ class RowTable:
         """
         keys = self._checked_keys(keys)
         self._check_rows(keys, rows, self.spec.value_dtype)
+        kernels, columns = self._kernels, self._dram.columns
+        slots = self._hold(keys)
         with self._lock:
-            slots, owner = fold(self._slots_for(keys))
-            rows = rows[last_places(owner, len(slots))]
-            older = self._dram.positions[slots] < np.uint64(position)
-            slots, rows = slots[older], rows[older]
-            before = self._images(slots) if images else None
-            self._dram.values[slots] = rows
-            self._changed_now(slots, position)
-            return before
+            folded = kernels.fold(slots)
+            slots, before = kernels.write(columns, folded, rows, position, images)
+            return self._changed_now(slots, before)
 
     def apply(self, keys: Ints, grads: NDArray[Any], position: int, images: bool) -> RowBatch | None:
         """Has the optimizer change the rows under `keys` by gradients (n, dim) of the table's dtype.
@@ -176,20 +181,12 @@ class RowTable:
             raise InvalidEvent(
                 "gradients need a table with an optimizer", item=self.name, remedy="Give it one by alter_table"
             )
-        exact = self.spec.accumulate_dtype
+        kernels, columns = self._kernels, self._dram.columns
+        slots = self._hold(keys)
         with self._lock:
-            slots, owner = fold(self._slots_for(keys))
-            sums = sum_repeated(grads, owner, len(slots), exact)
-            older = self._dram.positions[slots] < np.uint64(position)
-            slots, sums = slots[older], sums[older]
-            before = self._images(slots) if images else None
-            values, state = self._dram.values[slots].astype(exact), self._dram.state[slots]
-            step(optimizer, values, state, sums)
-            with np.errstate(all="ignore"):
-                self._dram.values[slots] = values.astype(self.spec.value_dtype)
-            self._dram.state[slots] = state
-            self._changed_now(slots, position)
-            return before
+            folded = kernels.fold(slots)
+            slots, before = kernels.apply(optimizer, columns, folded, grads, position, images)
+            return self._changed_now(slots, before)
 
     def delete(self, keys: Ints, position: int, up_to: int | None = None, images: bool = False) -> RowBatch | None:
         """Removes the rows under `keys`; with `up_to` only those last written at or below that position. Returns as `write`."""
@@ -197,12 +194,13 @@ class RowTable:
         with self._lock:
             self._let_go()
             slots = self._dram.find(keys)
-            slots, _ = fold(slots[slots >= 0])
-            goes = self._dram.positions[slots] < np.uint64(position)
+            slots = self._kernels.fold(slots[slots >= 0]).slots
+            positions = self._dram.positions[slots]
+            goes = positions < np.uint64(position)
             if up_to is not None:
-                goes &= self._dram.positions[slots] <= np.uint64(up_to)
+                goes &= positions <= np.uint64(up_to)
             slots = slots[goes]
-            before = self._images(slots) if images else None
+            before = self._dram.batch(slots) if images else None
             self._note(self._dram.keys[slots])
             self._dram.release(slots)
             return before
@@ -214,11 +212,15 @@ class RowTable:
         """
         with self._lock:
             self._let_go()
-            slots = self._dram.find(before.keys)
-            gone = before.positions == 0
-            self._note(before.keys)
+            slots, gone = self._dram.find(before.keys), before.positions == 0
             self._dram.release(slots[gone & (slots >= 0)])
-            self._put(before.take(~gone), forced=True)
+            there = before.take(~gone)
+            slots = slots[~gone]
+            missing = slots < 0
+            slots[missing] = self._dram.reserve(there.keys[missing], partial(self._budget.charge, forced=True))
+            self._dram.settle(slots[missing])
+            self._dram.put(slots, there)
+            self._note(before.keys)
 
     def load(self, batch: RowBatch) -> None:
         """Puts whole rows in as they are, each where its position is greater than that of the row held.
@@ -226,16 +228,14 @@ class RowTable:
         State of another kind of optimizer than the table's starts anew. Keys may repeat: the greatest position counts. Raises
         `StorageFull` with nothing changed.
         """
+        batch = _newest(batch)
+        slots = self._hold(batch.keys)
         with self._lock:
-            self._let_go()
-            batch = batch.take(np.argsort(batch.positions, kind="stable")[::-1])
-            _, first = np.unique(batch.keys, return_index=True)
-            batch = batch.take(np.sort(first))
-            slots = self._dram.find(batch.keys)
-            held = np.where(slots >= 0, self._dram.positions[np.maximum(slots, 0)], np.uint64(0))
-            batch = batch.take(batch.positions > held)
-            self._put(batch, forced=False)
-            self._note(batch.keys)
+            newer = batch.positions > self._dram.positions[slots]
+            if not newer.all():
+                slots, batch = slots[newer], batch.take(newer)
+            self._dram.put(slots, batch)
+            self._changed_now(slots, None)
 
     def alter(self, spec: RowSpec) -> None:
         """The table's optimizer and initial values are those of `spec` from now on. Another *kind* of optimizer starts the state anew.
@@ -244,9 +244,13 @@ class RowTable:
         """
         if (spec.dim, spec.dtype) != (self.spec.dim, self.spec.dtype):
             raise InvalidEvent("a table keeps its dim and its dtype", item=self.name)
-        with self._lock:
-            self._let_go()
-            self._dram.alter(spec)
+        self._kernels.make_ready(spec)
+        paid(
+            self._budget,
+            self._lock,
+            lambda: self._dram.state_bytes(spec),
+            lambda charge: self._dram.alter(spec, charge),
+        )
 
     def changed(self) -> Ints:
         """The keys written, removed or put back since the last call, each once. None is noted before the first call."""
@@ -261,30 +265,47 @@ class RowTable:
             self._note(self._dram.index.keys())
             self._dram.clear()
 
-    # Under the lock.
+    # The applying thread, without the lock.
 
-    def _slots_for(self, keys: Ints) -> Ints:
-        """The slot of each key; rows that are not there are reserved."""
-        slots = self._dram.find(keys)
-        missing = slots < 0
-        if missing.any():
-            reserved = self._dram.reserve(np.unique(keys[missing]))
-            self._reserved = np.concatenate((self._reserved, reserved))
-            self._absent += len(reserved)
+    def _hold(self, keys: Ints) -> Ints:
+        """The slot of each key, until `_let_go`; for rows that are not there slots are reserved."""
+        prepared, slots = self._prepared
+        if len(prepared) == len(keys) and np.array_equal(prepared, keys):
+            return slots
+        with self._lock:
             slots = self._dram.find(keys)
+        if len(slots) and slots.min() < 0:
+            new = np.unique(keys[slots < 0])
+            reserved = paid(
+                self._budget,
+                self._lock,
+                lambda: self._dram.growth_bytes(len(new), len(new)),
+                lambda charge: self._dram.reserve(new, charge),
+            )
+            with self._lock:
+                self._reserved = np.concatenate((self._reserved, reserved))
+                slots = self._dram.find(keys)
+        if len(self._reserved):
+            slots &= RESERVED - 1
+        self._prepared = keys.copy(), slots
         return slots
 
-    def _let_go(self) -> None:
-        """Gives up what was reserved and not written."""
-        if self._absent:
-            self._dram.release(self._reserved[self._dram.positions[self._reserved] == 0])
-        self._reserved = self._reserved[:0]
-        self._absent = 0
+    # Under the lock.
 
-    def _changed_now(self, slots: Ints, position: int) -> None:
-        self._dram.positions[slots] = position
-        self._note(self._dram.keys[slots])
+    def _let_go(self) -> None:
+        """Ends what was prepared: rows that came to be are there for readers from now on, other slots are free again."""
+        self._prepared = _NOTHING, _NOTHING
+        if len(self._reserved):
+            written = self._dram.positions[self._reserved] > 0
+            self._dram.settle(self._reserved[written])
+            self._dram.release(self._reserved[~written])
+            self._reserved = _NOTHING
+
+    def _changed_now(self, slots: Ints, rows: Before | None) -> RowBatch | None:
+        keys = self._dram.keys[slots]
+        self._note(keys)
         self._let_go()
+        return None if rows is None else RowBatch(keys, rows.values, rows.state, self.spec.kind, rows.positions)
 
     def _note(self, keys: Ints) -> None:
         if self._changed is not None and len(keys):
@@ -292,28 +313,17 @@ class RowTable:
         if self.on_change is not None and len(keys):
             self.on_change(keys)
 
-    def _put(self, batch: RowBatch, *, forced: bool) -> None:
-        slots = self._dram.find(batch.keys)
-        missing = slots < 0
-        if missing.any():
-            slots[missing] = self._dram.reserve(batch.keys[missing], forced=forced)
-        self._dram.values[slots] = batch.values
-        self._dram.state[slots] = batch.state if batch.kind == self.spec.kind else self.spec.initial_state
-        self._dram.positions[slots] = batch.positions
-
-    def _images(self, slots: Ints) -> RowBatch:
-        dram = self._dram
-        return RowBatch(dram.keys[slots], dram.values[slots], dram.state[slots], self.spec.kind, dram.positions[slots])
-
-    def _are_there(self, slots: Ints) -> NDArray[np.bool_]:
-        return (slots >= 0) & (self._dram.positions[np.maximum(slots, 0)] > 0)
+    def _are_there(self, slots: Ints) -> Marks:
+        return (slots >= 0) & (slots < RESERVED)
 
     def _read_piece(self, keys: Ints) -> RowBatch:
         with self._lock:
             slots = self._dram.find(keys)
-            batch = self._images(np.maximum(slots, 0))
-            batch.positions[slots < 0] = 0
-        return RowBatch(keys.copy(), batch.values, batch.state, batch.kind, batch.positions)
+            slots[~self._are_there(slots)] = -1
+            rows = self._kernels.before(self._dram.columns, np.maximum(slots, 0))
+            kind = self.spec.kind
+        rows.positions[slots < 0] = 0
+        return RowBatch(keys.copy(), rows.values, rows.state, kind, rows.positions)
 
     # What is handed in.
 
@@ -328,6 +338,14 @@ class RowTable:
             raise InvalidEvent(
                 f"the rows are {rows.dtype} {rows.shape}; the table needs {dtype} {expected}", item=self.name
             )
+
+
+def _newest(batch: RowBatch) -> RowBatch:
+    """The row of each key that was written last."""
+    if len(np.unique(batch.keys)) == len(batch):
+        return batch
+    batch = batch.take(np.argsort(batch.positions, kind="stable")[::-1])
+    return batch.take(np.unique(batch.keys, return_index=True)[1])
 
 
 def _joined(pieces: list[RowBatch]) -> RowBatch:
