@@ -23,7 +23,7 @@ MAX_USES: Final = 3
 """Uses that a row can save up, each good for one round of the main queue. Seven win half a point where popularity stands still, and
 lose a whole one where it shifts: what was hot once stays for too long."""
 
-SHORT_SHARE: Final = 20
+SHORT_SHARE: Final = 40
 """The short queue gives its oldest row up first while it has more than one row in so many of all."""
 
 Slots = NDArray[np.int64]
@@ -60,7 +60,7 @@ class EvictionPolicy:
 
     @staticmethod
     def nbytes_for(slots: int) -> int:
-        """Bytes held for so many slots: 14 each for its places, uses and pins, and 1 to 2 for the traces of keys that left."""
+        """Bytes held for so many slots: 14 each for its places, uses and pins, and up to 1 for the traces of keys that left."""
         return 14 * slots + 4 * _trace_places(slots)
 
     def grow(self, slots: int) -> None:
@@ -100,8 +100,15 @@ class EvictionPolicy:
         self._pins[slots] -= 1
         self._pinned -= int(np.count_nonzero(self._is_queued(slots) & (self._pins[slots] == 0)))
 
-    def is_pinned(self, slots: Slots) -> NDArray[np.bool_]:
-        return self._pins[slots] > 0
+    def are_pinned(self, slots: Slots) -> NDArray[np.bool_]:
+        """Which have a pin."""
+        are_pinned: NDArray[np.bool_] = self._pins[slots] > 0
+        return are_pinned
+
+    def are_held(self, slots: Slots) -> NDArray[np.bool_]:
+        """Which are in the tier, chosen or not."""
+        are_held: NDArray[np.bool_] = self._queue[slots] != GONE
+        return are_held
 
     def choose(self, count: int) -> Slots:
         """The next `count` slots to leave, fewer where fewer are evictable. Each is leaving until `left` or `stay`."""
@@ -123,7 +130,8 @@ class EvictionPolicy:
 
     def are_leaving(self, slots: Slots) -> NDArray[np.bool_]:
         """Which are chosen, and neither gone nor said to stay since."""
-        return self._queue[slots] >= LEAVING
+        are_leaving: NDArray[np.bool_] = self._queue[slots] >= LEAVING
+        return are_leaving
 
     def forget(self, slots: Slots) -> None:
         """Rows are there no more, in no tier: deleted. Without a trace, whether chosen or not; pins go with them."""
@@ -136,8 +144,8 @@ class EvictionPolicy:
         self._steps.link(self._newer, self._older, self._queue, self._counts, slots, to)
 
     def _is_queued(self, slots: Slots) -> NDArray[np.bool_]:
-        queue = self._queue[slots]
-        return (queue == SHORT) | (queue == MAIN)
+        is_queued: NDArray[np.bool_] = (self._queue[slots] == SHORT) | (self._queue[slots] == MAIN)
+        return is_queued
 
     def _traced(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Where the trace of each key would stand, and what it would be: never 0, which is none."""
@@ -149,6 +157,7 @@ class EvictionPolicy:
 
 
 def _trace_places(slots: int) -> int:
-    """Traces kept: for a quarter to a half as many keys as there are slots, a power of two. With more, keys that are used seldom come
-    back in time too, and push out what is used more."""
-    return 1 << (max(0, slots - 1) // 4).bit_length()
+    """Traces kept: for an eighth to a quarter as many keys as there are slots, a power of two. With more, keys that are used seldom come
+    back in time too, and push out what is used more; with fewer, a shift of popularity is learnt too slowly.
+    """
+    return 1 << (max(0, slots - 1) // 8).bit_length()

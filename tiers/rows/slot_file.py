@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import CorruptTier, StorageFull
 from ..budget import Budget
-from ..ssd import TierFile
 from .slots import SlotLayout, Words
 
 _LEAST_GROWTH_BYTES: Final = 1 << 20
@@ -39,10 +40,23 @@ _WINDOW: Final = 4096
 Ints = NDArray[np.int64]
 
 
+class Storage(Protocol):
+    """What a file of a tier can do (`TierFile`)."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def nbytes(self) -> int: ...
+    def reserve(self, nbytes: int) -> None: ...
+    def write(self, data: memoryview, offset: int) -> None: ...
+    def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None: ...
+    def close(self) -> None: ...
+
+
 class SlotFile:
     """One file of slots of one layout. Thread-safe; `write` and `read` hold no lock while the disk works."""
 
-    def __init__(self, file: TierFile, layout: SlotLayout, dram: Budget) -> None:
+    def __init__(self, file: Storage, layout: SlotLayout, dram: Budget) -> None:
         """Takes over `file`, empty, and removes it at `close`. One byte a slot is charged to `dram`."""
         self.layout: Final = layout
         self._file = file
@@ -166,7 +180,8 @@ class SlotFile:
         if len(buffer) == len(slots):
             return buffer
         run = np.cumsum(is_start) - 1
-        return buffer[begins[run] + slots - first[run]]
+        picked: Words = buffer[begins[run] + slots - first[run]]
+        return picked
 
     def _damaged(self, slots: Ints, keys: Ints, why: str) -> CorruptTier:
         some = ", ".join(

@@ -66,10 +66,10 @@ class SlotLayout:
 
     def are_whole(self, slots: Words, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,): whether each slot is just as it was packed, and of that key."""
-        is_its_key = slots[:, _KEY] == keys.view(np.uint64)
-        return (
-            is_its_key & (slots[:, _KIND] == _KINDS[self._spec.kind]) & (slots[:, _CHECKSUM] == self._checksums(slots))
-        )
+        are_whole: NDArray[np.bool_] = slots[:, _CHECKSUM] == self._checksums(slots)
+        are_whole &= slots[:, _KEY] == keys.view(np.uint64)
+        are_whole &= slots[:, _KIND] == _KINDS[self._spec.kind]
+        return are_whole
 
     def _taken(self, slots: Words, at: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         data = np.ascontiguousarray(_bytes_of(slots)[:, at : at + width * dtype.itemsize])

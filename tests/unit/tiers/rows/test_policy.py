@@ -24,7 +24,7 @@ def evict(policy: EvictionPolicy, count: int) -> list[int]:
     """Slots are keys here."""
     chosen = policy.choose(count)
     policy.left(chosen, chosen)
-    return chosen.tolist()
+    return [int(slot) for slot in chosen]
 
 
 def test_who_came_in_lately_is_not_thrown_out_before_older_ones_that_are_not_used_M03() -> None:
