@@ -141,7 +141,8 @@ class TieredStore:
             if self._closed:
                 raise ValueError("the store is closed")
             # A new dict each time: whoever walks through the one before is not disturbed.
-            self._row_tables[partition] = {name: table, **self._row_tables.get(partition, {})}
+            tables = self._row_tables.get(partition, {})
+            self._row_tables[partition] = {**tables, name: tables.get(name, table)}
             return self._row_tables[partition][name]
 
     def row_tables(self, partition: Partition) -> Mapping[str, RowTable]:
