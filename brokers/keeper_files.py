@@ -103,9 +103,10 @@ class KeeperFiles:
                 raise CorruptLog(f"{place} is not the manifest that was announced", partition=ask.partition)
             self._manifest = digest, manifest
         state = self._manifest[1].state_of(ask.partition)
-        if state is None or ask.file >= len(state.files):
+        files = [] if state is None else state.all_files()
+        if ask.file >= len(files):
             raise self._gone(ask)
-        return state.files[ask.file].name
+        return files[ask.file].name
 
     def _gone(self, ask: FetchFile) -> LogTruncated:
         return LogTruncated(

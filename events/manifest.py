@@ -16,8 +16,11 @@ from ..errors import CorruptLog, InvalidEvent
 from .arrays import nbytes_of
 from .digest import DIGEST_BYTES
 from .kinds import Table, TensorSpec
+from .validate import check_table
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 knew no rows: see `_without_passed_over`."""
+
 NAME = "manifest.json"
 
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
@@ -87,6 +90,18 @@ class WeightsRecord(Record, frozen=True):
     sealed: SealedRecord | None = None
 
 
+class TableRecord(Record, frozen=True):
+    """A table of rows as it was defined at the floor, and its rows as they were copied."""
+
+    definition: Table
+    position: int
+    """Of the event that last defined it."""
+    kind_position: int
+    """Of the event from which on its optimizer is of its kind: its rows' state is of that kind."""
+    rows: int
+    files: tuple[FileRecord, ...] = ()
+
+
 class StateRecord(Record, frozen=True):
     """A state partition: copied while it moved from `floor` to `ceiling`; with the log behind `floor` it is whole from
     `ceiling` on.
@@ -97,10 +112,16 @@ class StateRecord(Record, frozen=True):
     ceiling: int
     entries: int
     files: tuple[FileRecord, ...] = ()
-    skipped: int = 0
-    """Events of tables of rows that its maker did not apply: what they made is not in here, and the log must keep them."""
-    tables: tuple[Table, ...] = ()
-    """Definitions of tables, as of the floor."""
+    """Of entries."""
+    tables: tuple[TableRecord, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.entries and not any(table.rows for table in self.tables)
+
+    def all_files(self) -> list[FileRecord]:
+        """Every file of the partition: those of its entries first, then those of its tables. Keepers number them so."""
+        return [*self.files, *(file for table in self.tables for file in table.files)]
 
 
 class Manifest(Record, frozen=True):
@@ -124,7 +145,7 @@ class Manifest(Record, frozen=True):
 
     def files(self) -> list[FileRecord]:
         """Every file of the snapshot beside the manifest."""
-        found = [file for state in self.state for file in state.files]
+        found = [file for state in self.state for file in state.all_files()]
         return found if self.weights.sealed is None else [*found, self.weights.sealed.file]
 
     def spans(self) -> dict[int, tuple[int, int]]:
@@ -155,11 +176,13 @@ def decode_manifest(data: bytes, place: str) -> tuple[Manifest, str]:
         if digest_of(bytes(envelope.manifest)) != envelope.digest:
             raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", item=place)
         version = msgspec.json.decode(envelope.manifest, type=_Format).format
-        if version != FORMAT:
+        if not 1 <= version <= FORMAT:
             raise CorruptLog(
-                f"{place} has format {version}, this reader knows format {FORMAT}", item=place, remedy="Upgrade it"
+                f"{place} has format {version}, this reader knows up to {FORMAT}", item=place, remedy="Upgrade it"
             )
         manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
+        if version == 1:
+            manifest = _without_passed_over(manifest, msgspec.json.decode(envelope.manifest, type=_First))
     except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptLog(f"{place} is no manifest of a snapshot: {error}", item=place) from error
     _check(manifest, place)
@@ -183,9 +206,29 @@ class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
+class _FirstState(msgspec.Struct, frozen=True):
+    number: int
+    skipped: int = 0
+
+
+class _First(msgspec.Struct, frozen=True):
+    """What format 1 said besides."""
+
+    state: tuple[_FirstState, ...]
+
+
+def _without_passed_over(manifest: Manifest, first: _First) -> Manifest:
+    """A maker of format 1 passed over events of tables. Where there were any its copy lacks their rows, and was announced by nobody:
+    the partition's log is whole, and whoever reads begins there.
+    """
+    lacking = {state.number for state in first.state if state.skipped}
+    state = tuple(state for state in manifest.state if state.number not in lacking)
+    return msgspec.structs.replace(manifest, state=state)
+
+
 def _check(manifest: Manifest, place: str) -> None:
     """What is written by somebody else is believed only where it hangs together."""
-    problem = _problem_of_partitions(manifest) or _problem_of_numbers(manifest)
+    problem = _problem_of_partitions(manifest) or _problem_of_numbers(manifest) or _problem_of_tables(manifest)
     problem = problem or next((each for file in manifest.files() if (each := _problem_of(file))), "")
     if not problem and manifest.weights.sealed is not None:
         problem = _problem_of_tensors(manifest.weights.sealed.tensors)
@@ -207,8 +250,10 @@ def _problem_of_partitions(manifest: Manifest) -> str:
 def _problem_of_numbers(manifest: Manifest) -> str:
     """JSON's whole numbers may be of any size; positions and ids are not."""
     sealed, vectors = manifest.weights.sealed, [manifest.context]
+    tables = [table for state in manifest.state for table in state.tables]
     positions = [manifest.topic_id, *(at for span in manifest.spans().values() for at in span)]
-    times = [manifest.time, manifest.number]
+    positions += [at for table in tables for at in (table.position, table.kind_position)]
+    times = [manifest.time, manifest.number, *(table.rows for table in tables)]
     if sealed is not None:
         vectors += [sealed.needs, sealed.vector]
         positions += [sealed.position, sealed.first]
@@ -220,6 +265,21 @@ def _problem_of_numbers(manifest: Manifest) -> str:
         wrong = next((value for value in values if not 0 <= value < 1 << bits), None)
         if wrong is not None:
             return f"{wrong} is no number of {bits} bits"
+    return ""
+
+
+def _problem_of_tables(manifest: Manifest) -> str:
+    for state in manifest.state:
+        names = [table.definition.table for table in state.tables]
+        if len(set(names)) != len(names):
+            return "it names a table twice"
+        for table in state.tables:
+            try:
+                check_table(table.definition)
+            except InvalidEvent as error:
+                return f"table {table.definition.table!r}: {error.problem}"
+            if not table.kind_position <= table.position <= state.floor or table.rows < 0:
+                return f"positions or rows of table {table.definition.table!r} are none"
     return ""
 
 

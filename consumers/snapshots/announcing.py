@@ -12,14 +12,13 @@ from .folder import numbers_in, read_manifest, snapshot_path, topic_folder
 def announce(directory: Directory, keeper: str, root: Path, record: TopicRecord, timeout: float) -> None:
     """Announce all snapshots of the topic in the keeper's folder `root`; returns once that is durable.
 
-    State partitions with events that their maker has passed over are left out: their log must stay. Raises what the broker says,
-    `CorruptLog` where a manifest is damaged.
+    Raises what the broker says, `CorruptLog` where a manifest is damaged.
     """
     folder = topic_folder(root, record.name, record.id)
     found: list[AnnouncedSnapshot] = []
     for number in numbers_in([path.name for path in folder.iterdir()]):
         path = snapshot_path(folder, number)
         manifest, digest = read_manifest(path)
-        spans = tuple((state.number, state.floor, state.ceiling) for state in manifest.state if not state.skipped)
+        spans = tuple((state.number, state.floor, state.ceiling) for state in manifest.state)
         found.append(AnnouncedSnapshot(f"{folder.name}/{path.name}", digest, spans))
     directory.request(AnnounceSnapshots(record.id, keeper, tuple(found)), type(None), timeout)

@@ -86,10 +86,10 @@ def check_alone(snapshot: Snapshot, *, as_of_version: bool) -> None:
     for state in held.state:
         if state.floor < state.ceiling:
             raise _needs_log(snapshot, state.number, state.floor, state.ceiling, "it was copied while it moved")
-        if as_of_version and sealed is not None and state.entries and state.ceiling > seen.get(state.number, 0):
+        if as_of_version and sealed is not None and not state.is_empty and state.ceiling > seen.get(state.number, 0):
             problem = f"it goes on behind the commit of version {sealed.version}"
             raise _needs_log(snapshot, state.number, seen.get(state.number, 0), state.ceiling, problem)
-    for topic, number, at in held.context if any(state.entries for state in held.state) else ():
+    for topic, number, at in held.context if not all(state.is_empty for state in held.state) else ():
         if topic == held.topic_id and at > ceilings.get(number, at):
             raise _needs_log(snapshot, number, ceilings[number], at, "what it holds rests on events behind it")
 

@@ -2,6 +2,7 @@
 
 snapshot = open_snapshot(Path("/var/lib/snapshots"), "model")
 for key, entry in snapshot.entries(0): ...
+for table, batch in snapshot.rows(0): ...
 sealed = snapshot.sealed(store)
 """
 
@@ -18,12 +19,14 @@ from ...consistency.vector import PartitionId, VersionVector
 from ...errors import CorruptLog, UnknownTopic
 from ...events.manifest import FileRecord, Manifest, digest_of, vector_of
 from ...tiers.entries import Entry
+from ...tiers.rows.batch import RowBatch
 from ...tiers.store import TieredStore
 from ...transport.calls import TopicRecord
 from ..versions import Sealed
 from . import weights_file
 from .entry_pages import decode_page
 from .folder import find_topic, in_order, read_manifest, topic_folder
+from .row_pages import decode_rows
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +76,16 @@ class Snapshot:
         state = self.manifest.state_of(number)
         for file in state.files if state is not None else ():
             yield from decode_page(self._proved(file), str(self.path / file.name))
+
+    def rows(self, number: int) -> Iterator[tuple[str, RowBatch]]:
+        """The rows of a state partition, page by page, each with the name of its table. Raises `CorruptLog` as `entries` does."""
+        state = self.manifest.state_of(number)
+        for table in state.tables if state is not None else ():
+            for file in table.files:
+                yield (
+                    table.definition.table,
+                    decode_rows(self._proved(file), table.definition, str(self.path / file.name)),
+                )
 
     def sealed(self, store: TieredStore) -> Sealed | None:
         """The version of the weights in a slot of `store`, or None. The caller has the one reference to it.

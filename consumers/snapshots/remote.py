@@ -19,8 +19,17 @@ from ...consistency.position import show
 from ...consistency.vector import PartitionId, VersionVector
 from ...errors import CorruptLog, LogTruncated, ParamstreamError, ParamstreamTimeout
 from ...events.codec import encode_vector
-from ...events.manifest import MAX_MANIFEST_BYTES, FileRecord, Manifest, decode_manifest, digest_of, vector_of
+from ...events.manifest import (
+    MAX_MANIFEST_BYTES,
+    FileRecord,
+    Manifest,
+    StateRecord,
+    decode_manifest,
+    digest_of,
+    vector_of,
+)
 from ...tiers.entries import Entry
+from ...tiers.rows.batch import RowBatch
 from ...transport.calls import PartitionRecord
 from ...transport.messages import FetchFile, Report
 from ..applying import Applier
@@ -28,7 +37,8 @@ from ..links import MakeLink
 from ..pages import Pager
 from ..scope import time_left
 from .entry_pages import decode_page
-from .seeding import Seed, StateSeed
+from .row_pages import decode_rows
+from .seeding import Seed, StateSeed, defined_in
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +49,7 @@ HOLD_S = 5.0
 """How often the log is told what is needed of it meanwhile: long before a lease ends."""
 
 MAX_FILE_BYTES = 1 << 31
-"""Of one page of entries: a broker that says more is not believed."""
+"""Of one page of entries or rows: a broker that says more is not believed."""
 
 
 class KeeperCopies:
@@ -63,7 +73,7 @@ class KeeperCopies:
         self._pager.close()
 
     def fill(self, topic: str, partition: PartitionId, at: PartitionRecord, applier: Applier) -> Seed:
-        """Put a partition's entries in place; returns where they stand.
+        """Put a partition's entries and rows in place; returns where they stand.
 
         The keeper of the partition's owner is asked first, then those of the other brokers: slots move, folders do not. Where a
         keeper has removed the snapshot that was read, a newer one is; where it is damaged, the one before. Raises
@@ -85,7 +95,7 @@ class KeeperCopies:
                 continue
             (state,) = seed.state
             try:
-                applier.begin_with_entries(partition, state.entries(), state.skipped)
+                state.fill(applier)
             except LogTruncated:
                 if time.monotonic() > self._deadline:
                     raise
@@ -98,7 +108,7 @@ class KeeperCopies:
     def below(self, topic: str, partition: PartitionId, at: PartitionRecord, until: int) -> Seed:
         """A partition's copy whose ceiling lies at or below `until`: the newest such one that the keeper has.
 
-        Its entries are read, and proved, as they are asked for. Raises `LogTruncated` where there is none, `ParamstreamTimeout`.
+        Its entries and rows are read, and proved, as they are asked for. Raises `LogTruncated` where there is none, `ParamstreamTimeout`.
         """
         return self._of_any(lambda other: self._below(topic, partition, at, until, other))
 
@@ -148,8 +158,9 @@ class KeeperCopies:
             partition,
             state.floor,
             state.ceiling,
-            state.skipped,
-            lambda: self._entries(partition, digest, state.files, other),
+            lambda: self._entries(partition, digest, state, other),
+            defined_in(state),
+            lambda: self._rows(partition, digest, state, other),
         )
         seed = Seed(partition[0], vector_of(manifest.context), [copy])
         seed.check(at, topic, manifest.persistence)
@@ -168,15 +179,27 @@ class KeeperCopies:
         return decode_manifest(data, f"the manifest of the keeper's snapshot of {topic!r}")
 
     def _entries(
-        self, partition: PartitionId, digest: str, files: tuple[FileRecord, ...], other: int
+        self, partition: PartitionId, digest: str, state: StateRecord, other: int
     ) -> Iterator[tuple[bytes, Entry]]:
-        for index, file in enumerate(files):
-            place = f"{file.name} of the keeper's snapshot"
-            ask = FetchFile(0, *partition, digest, index, 0, PIECE_BYTES, 0, other)
-            data = self._whole(ask, min(file.nbytes, MAX_FILE_BYTES))
-            if len(data) != file.nbytes or digest_of(data) != file.digest:
-                raise CorruptLog(f"{place} is damaged: its digest does not match its bytes", partition=partition[1])
-            yield from decode_page(memoryview(data), place)
+        for index, file in enumerate(state.files):
+            yield from decode_page(self._proved(partition, digest, index, file, other), _place(file))
+
+    def _rows(
+        self, partition: PartitionId, digest: str, state: StateRecord, other: int
+    ) -> Iterator[tuple[str, RowBatch]]:
+        files = ((table.definition, file) for table in state.tables for file in table.files)
+        for index, (definition, file) in enumerate(files, len(state.files)):
+            data = self._proved(partition, digest, index, file, other)
+            yield definition.table, decode_rows(data, definition, _place(file))
+
+    def _proved(self, partition: PartitionId, digest: str, index: int, file: FileRecord, other: int) -> memoryview:
+        """All of a file, in memory."""
+        ask = FetchFile(0, *partition, digest, index, 0, PIECE_BYTES, 0, other)
+        data = self._whole(ask, min(file.nbytes, MAX_FILE_BYTES))
+        if len(data) != file.nbytes or digest_of(data) != file.digest:
+            problem = f"{_place(file)} is damaged: its digest does not match its bytes"
+            raise CorruptLog(problem, partition=partition[1])
+        return memoryview(data)
 
     def _whole(self, ask: FetchFile, most: int) -> bytes:
         """All of a file of at most so many bytes."""
@@ -191,3 +214,7 @@ class KeeperCopies:
             if self._needs and time.monotonic() - self._held_at > HOLD_S:
                 self._hold()
         return bytes(data)
+
+
+def _place(file: FileRecord) -> str:
+    return f"{file.name} of the keeper's snapshot"

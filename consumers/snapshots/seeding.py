@@ -5,21 +5,31 @@ A seed says where each partition is followed from (`starts`) and what must be ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...consistency.position import epoch_of, show
 from ...consistency.vector import EMPTY, PartitionId, VersionVector
 from ...errors import EventLost, LogTruncated
+from ...events.manifest import StateRecord
 from ...tiers.entries import Entry
+from ...tiers.rows.batch import RowBatch
 from ...tiers.store import TieredStore
 from ...transport.calls import PartitionRecord
 from ..applying import Applier
+from ..definitions import Defined
 from ..subscription_core import SubscriptionCore
 from ..versions import Sealed
 from .reading import Snapshot
 
 Entries = Iterable[tuple[bytes, Entry]]
+Rows = Iterable[tuple[str, RowBatch]]
+"""Of tables by name."""
+
+
+def no_rows() -> Rows:
+    return ()
 
 
 @dataclass(slots=True)
@@ -29,9 +39,17 @@ class StateSeed:
     partition: PartitionId
     floor: int
     ceiling: int
-    skipped: int
     entries: Callable[[], Entries]
     """Called once; may raise what reading raises."""
+    tables: Sequence[Defined] = ()
+    """As of the floor."""
+    rows: Callable[[], Rows] = no_rows
+    """Of those tables. Called once; may raise what reading raises."""
+
+    def fill(self, applier: Applier) -> None:
+        """Put it in place, before anything is applied, instead of what is there. Raises what reading raises, and `StorageFull`."""
+        applier.begin_with_entries(self.partition, self.entries())
+        applier.begin_with_rows(self.partition, self.tables, self.rows())
 
 
 @dataclass(slots=True)
@@ -68,8 +86,9 @@ class Seed:
                         (held.topic_id, state.number),
                         state.floor,
                         state.ceiling,
-                        state.skipped,
-                        _reader(snapshot, state.number),
+                        partial(snapshot.entries, state.number),
+                        defined_in(state),
+                        partial(snapshot.rows, state.number),
                     )
                 )
         if dense:
@@ -126,7 +145,7 @@ class Seed:
     def fill(self, applier: Applier) -> None:
         """Put the state in place, before anything is applied. Raises what reading raises, and `StorageFull`."""
         for state in self.state:
-            applier.begin_with_entries(state.partition, state.entries(), state.skipped)
+            state.fill(applier)
         if self.weights is not None:
             applier.begin_with_version(self.topic_id, self.weights.sealed)
         if self.tensors:
@@ -144,5 +163,6 @@ class Seed:
             self.weights = None
 
 
-def _reader(snapshot: Snapshot, number: int) -> Callable[[], Iterator[tuple[bytes, Entry]]]:
-    return lambda: snapshot.entries(number)
+def defined_in(state: StateRecord) -> list[Defined]:
+    """The tables of a partition's copy."""
+    return [Defined(table.definition, table.position, table.kind_position) for table in state.tables]

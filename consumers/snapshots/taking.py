@@ -1,9 +1,10 @@
 """Takes a snapshot of a live replica's topic while the replica goes on applying.
 
-For each state partition: note the position (*floor*), copy entries page by page, note the position again (*ceiling*). A copy
-counts once its ceiling is durable in the ceiling's own epoch, which is so when the replica was told that all up to there can no
-longer be lost and nothing was undone meanwhile; else it is thrown away and begun again. The weights are one sealed version, which
-never changes: it is pinned, and written once it can no longer be lost.
+For each state partition: note the position (*floor*) and the definitions of tables, copy entries and rows page by page, note the
+position again (*ceiling*). A copy counts once its ceiling is durable in the ceiling's own epoch, which is so when the replica was told
+that all up to there can no longer be lost and nothing was undone meanwhile; else it is thrown away and begun again. So is one in which
+a table got an optimizer of another kind: whoever begins with the definition of the floor has no place for the state of the other kind.
+The weights are one sealed version, which never changes: it is pinned, and written once it can no longer be lost.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ...consistency.position import epoch_of
 from ...consistency.vector import PartitionId, VersionVector
 from ...errors import ParamstreamError, ParamstreamTimeout, UnknownTopic
 from ...eventlog.files import Disk
-from ...events.manifest import FileRecord, Manifest, StateRecord, WeightsRecord, positions_of
+from ...events.manifest import FileRecord, Manifest, StateRecord, TableRecord, WeightsRecord, positions_of
 from ...tiers.entries import Entry, EntryTable
 from ...tiers.store import TieredStore
 from ...transport.waiting import bounded
 from ..applying import Applier, TopicState
+from ..definitions import Defined, spec_of
 from ..replica_sink import ReplicaSink
 from ..subscription_core import SubscriptionCore
 from ..times import moment_of
@@ -31,6 +33,7 @@ from ..versions import Sealed
 from . import weights_file
 from .entry_pages import PAGE_BYTES, encode_page
 from .folder import topic_folder
+from .row_pages import encode_rows, rows_in
 from .writing import KEEP, SnapshotWriter
 
 ENTRY_BYTES = 64
@@ -83,6 +86,19 @@ class SnapshotInfo:
 
 
 @dataclass(slots=True)
+class _Table:
+    """A table of a partition on its way into the snapshot, as of the floor."""
+
+    defined: Defined
+    rows: int = 0
+    files: list[FileRecord] = field(default_factory=list[FileRecord])
+
+    def record(self) -> TableRecord:
+        defined = self.defined
+        return TableRecord(defined.definition, defined.position, defined.kind_position, self.rows, tuple(self.files))
+
+
+@dataclass(slots=True)
 class _Copy:
     """A state partition on its way into the snapshot."""
 
@@ -91,13 +107,14 @@ class _Copy:
     ceiling: int = 0
     entries: int = 0
     undone: int = 0
-    skipped: int = 0
     files: list[FileRecord] = field(default_factory=list[FileRecord])
+    tables: list[_Table] = field(default_factory=list[_Table])
+    is_mixed: bool = False
+    """At the ceiling a table had an optimizer of another kind than at the floor."""
 
     def record(self) -> StateRecord:
-        return StateRecord(
-            self.partition[1], self.floor, self.ceiling, self.entries, tuple(self.files), skipped=self.skipped
-        )
+        tables = tuple(table.record() for table in self.tables)
+        return StateRecord(self.partition[1], self.floor, self.ceiling, self.entries, tuple(self.files), tables)
 
 
 class Taking:
@@ -222,29 +239,53 @@ class Taking:
                 self._copy(copy, writer, deadline)
             with self._sink.changed:
                 for copy in pending:
-                    copy.ceiling = self._position(copy.partition)
+                    self._end(copy)
             pending = [
-                copy for copy in pending if not self._settles({copy.partition: (copy.ceiling, copy.undone)}, deadline)
+                copy
+                for copy in pending
+                if copy.is_mixed or not self._settles({copy.partition: (copy.ceiling, copy.undone)}, deadline)
             ]
         return copies
 
     def _begin(self, copy: _Copy, writer: SnapshotWriter) -> None:
-        for file in copy.files:
+        for file in (*copy.files, *(file for table in copy.tables for file in table.files)):
             writer.discard(file.name)
         copy.files.clear()
         copy.entries = 0
         with self._sink.changed:
             copy.floor = self._position(copy.partition)
             copy.undone = self._sink.undone.get(copy.partition, 0)
-            copy.skipped = self._applier.skipped.get(copy.partition, 0)
+            copy.tables = [_Table(defined) for defined in self._applier.tables(copy.partition).values()]
+
+    def _end(self, copy: _Copy) -> None:
+        """Under the lock."""
+        copy.ceiling = self._position(copy.partition)
+        now = self._applier.tables(copy.partition)
+        copy.is_mixed = any(
+            now[table.defined.definition.table].kind_position != table.defined.kind_position for table in copy.tables
+        )
 
     def _copy(self, copy: _Copy, writer: SnapshotWriter, deadline: float) -> None:
+        number = copy.partition[1]
         for page in self._pages(self._store.entries(copy.partition)):
-            if time.monotonic() > deadline:
-                raise self._late(copy.partition, "to be copied")
-            name = f"state-{copy.partition[1]}-{len(copy.files):04d}.safetensors"
+            self._check_time(copy, deadline)
+            name = f"state-{number}-{len(copy.files):04d}.safetensors"
             copy.files.append(writer.write(name, encode_page(page)))
             copy.entries += len(page)
+        for index, table in enumerate(copy.tables):
+            definition = table.defined.definition
+            rows = self._store.rows(copy.partition, definition.table, spec_of(definition))
+            for batch in rows.scan(rows_in(definition, PAGE_BYTES)):
+                self._check_time(copy, deadline)
+                name = f"rows-{number}-{index}-{len(table.files):04d}.safetensors"
+                table.files.append(writer.write(name, encode_rows(batch, definition)))
+                table.rows += len(batch.keys)
+
+    def _check_time(self, copy: _Copy, deadline: float) -> None:
+        if self._is_closed():
+            raise ParamstreamError("the replica was closed while a snapshot of it was made")
+        if time.monotonic() > deadline:
+            raise self._late(copy.partition, "to be copied")
 
     def _pages(self, table: EntryTable) -> Iterator[list[tuple[bytes, Entry]]]:
         """The entries under the keys of this moment, each as it is when its page is made."""

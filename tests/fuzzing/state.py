@@ -12,6 +12,7 @@ import numpy as np
 
 import paramstream as ps
 from feeding.fakes import FakeBroker
+from feeding.rows import table_of, write_gradients
 from fuzzing import sealing
 from fuzzing.examples import joined, split
 from fuzzing.log import folder
@@ -23,6 +24,7 @@ from paramstream.consumers.processors.state import decode_state, encode_state
 from paramstream.consumers.replica import Replica
 from paramstream.consumers.snapshots.entry_pages import decode_page, encode_page
 from paramstream.consumers.snapshots.folder import in_order, topic_folder, topic_folders
+from paramstream.consumers.snapshots.row_pages import decode_rows, encode_rows
 from paramstream.errors import BindFailed, CorruptLog, InvalidEvent, ParamstreamError
 from paramstream.events.codec import decode_vector, encode_vector
 from paramstream.events.digest import checksum
@@ -33,10 +35,15 @@ from paramstream.tiers.entries import Entry
 # --- snapshots ----------------------------------------------------------------------------------------------------------
 
 
+TABLE = table_of("users")
+
+
 @cache
 def snapshot_files() -> dict[str, bytes]:
-    """The files of a snapshot of a topic with weights and entries, as a replica wrote them."""
+    """The files of a snapshot of a topic with weights, entries and rows, as a replica wrote them; those of rows come last."""
     broker = FakeBroker()
+    broker.state.write(TABLE)
+    write_gradients(broker.state, TABLE, [1, -1, 5], 1)
     broker.state.put(b"key", b"value", 10**12)
     broker.state.put(b"other", b"")
     tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4), np.float32)}
@@ -50,7 +57,8 @@ def snapshot_files() -> dict[str, bytes]:
         broker.beat()
         made.snapshot(name)
         (topic,) = topic_folders(Path(name))
-        return {file.name: file.read_bytes() for file in sorted(in_order(topic)[0].iterdir())}
+        written = sorted(in_order(topic)[0].iterdir(), key=lambda file: (file.name.startswith("rows"), file.name))
+        return {file.name: file.read_bytes() for file in written}
 
 
 def inner_manifest() -> bytes:
@@ -79,9 +87,9 @@ def raw_manifest(data: bytes) -> None:
 def snapshot(data: bytes) -> None:
     """A folder that holds a snapshot whose digests are right, whatever it says: it is restored, or refused.
 
-    Pieces: the inner manifest, the page, the weights; what lacks is as it was written.
+    Pieces: the inner manifest, the page, the weights, the rows; what lacks is as it was written.
     """
-    pieces, written = split(data, 3), snapshot_files()
+    pieces, written = split(data, 4), snapshot_files()
     names = [name for name in written if name != "manifest.json"]
     contents = dict(zip(names, pieces[1:], strict=False))
     files = {name: contents.get(name) or content for name, content in written.items()}
@@ -140,6 +148,14 @@ def pages() -> Iterable[bytes]:
         encode_page([(b"key", Entry(b"value", 5 << 28, 10**18, (7, 3))), (b"other", Entry(b"", 5 << 28 | 1))])
     )
     yield b"".join(encode_page([]))
+
+
+def row_page(data: bytes) -> None:
+    found = decode_rows(memoryview(data), TABLE, "a page")
+    again = b"".join(encode_rows(found, TABLE))
+    once_more = decode_rows(memoryview(again), TABLE, "again")
+    for name in ("keys", "values", "state", "positions"):
+        assert getattr(once_more, name).tobytes() == getattr(found, name).tobytes()
 
 
 def tensor_header(data: bytes) -> None:
@@ -268,6 +284,7 @@ TARGETS = (
     Target("manifest-raw", raw_manifest, lambda: [snapshot_files()["manifest.json"]]),
     Target("snapshot", snapshot, snapshots, errors=(ParamstreamError,), fixed_bytes=32 << 20),
     Target("entries-page", page, pages),
+    Target("rows-page", row_page, lambda: [snapshot_files()["rows-0-0-0000.safetensors"]]),
     Target("tensor-header", tensor_header, checkpoints),
     Target("processor-state", processor_state, states, errors=(CorruptLog, InvalidEvent)),
     Target("processor-file", processor_file, processor_files),
