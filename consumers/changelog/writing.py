@@ -1,4 +1,4 @@
-"""Writes a replica's dirty entries back to the changelogs of one topic, while the replica goes on applying.
+"""Writes a replica's dirty entries and rows back to the changelogs of one topic, while the replica goes on applying.
 
 The replica shows durable events only, so nothing that it holds can be lost, and no item has to wait. Its state is looked at
 under its lock for moments; what Kafka takes its time for is done by a thread of this.
@@ -10,19 +10,24 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from ...consistency.vector import PartitionId
 from ...errors import Fenced, InvalidEvent, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from ...eventlog.changelog import Changelog, ChangelogRecord, Changelogs
+from ...tiers.rows.table import RowTable
 from ...tiers.store import TieredStore
 from ...transport.calls import TopicRecord
 from ...transport.waiting import bounded
 from ..applying import Applier
+from ..definitions import Defined, spec_of
 from ..replica_sink import ReplicaSink
 from ..subscription_core import SubscriptionCore
-from .core import Batch, ChangelogCore
-from .records import Marker, entry_record, marker_record, read_record
+from .core import Batch, ChangelogCore, Held
+from .records import Marker, RowsOf, entry_record, marker_record, read_record, row_records, table_record
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +43,9 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 KEYS_AT_ONCE = 512
 """Looked up in one go, while nothing is applied: a fraction of a millisecond."""
+
+ROWS_AT_ONCE = 4096
+"""Compared with the changelog at a time."""
 
 RETRY_S = (0.5, 30.0)
 """First and longest pause after a failure; it doubles in between."""
@@ -64,6 +72,14 @@ class _Writer:
                 changelog.close()
 
 
+class _LookedUp(NamedTuple):
+    """A batch as it is to be written."""
+
+    batch: Batch
+    records: list[ChangelogRecord]
+    marked: Marker
+
+
 class WriteBack:
     """Keeps the changelogs of one topic up with a replica. Started by `start`; `close` flushes once more and ends it."""
 
@@ -79,7 +95,7 @@ class WriteBack:
         every_s: float = FLUSH_S,
         batch_keys: int = BATCH_KEYS,
     ) -> None:
-        """`numbers`: the state partitions. `batch_keys`: most keys of one write. Raises `InvalidEvent` where the replica shows what can still be lost."""
+        """`numbers`: the state partitions. `batch_keys`: most items of one write. Raises `InvalidEvent` where the replica shows what can still be lost."""
         if not core.durable_only:
             raise InvalidEvent('only a replica with visibility="durable" writes its state back', topic=record.name)
         self._sink = sink
@@ -189,10 +205,13 @@ class WriteBack:
         changelog, core = self._opened(writer)
         is_due = self._begin(writer, core, is_asked)
         while is_due:
-            batch, records, marked = self._look_up(writer.partition, core, core.next_batch(self._batch_keys))
-            changelog.write([*records, marker_record(marked)])
-            core.written(batch, marked)
-            is_due = not batch.is_last
+            looked_up = self._look_up(writer.partition, core, core.next_batch(self._batch_keys))
+            if looked_up is None:
+                is_due = self._begin(writer, core, is_asked)
+                continue
+            changelog.write([*looked_up.records, marker_record(looked_up.marked)])
+            core.written(looked_up.batch, looked_up.marked)
+            is_due = not looked_up.batch.is_last
 
     def _opened(self, writer: _Writer) -> tuple[Changelog, ChangelogCore]:
         if writer.changelog is None or writer.core is None:
@@ -203,28 +222,32 @@ class WriteBack:
 
     def _open(self, writer: _Writer, changelog: Changelog) -> ChangelogCore:
         changelog.open_writer()
-        held, last = dict[bytes, int](), None
+        held = Held()
         for record in changelog.read():
-            match read_record(record, _place(self._record, writer.partition)):
-                case Marker() as found:
-                    last = found
-                case (key, None):
-                    held.pop(key, None)
-                case (key, entry):
-                    held[key] = entry.position
-        return ChangelogCore(held, last)
+            held.take(read_record(record, _place(self._record, writer.partition)))
+        return ChangelogCore(held)
 
     def _begin(self, writer: _Writer, core: ChangelogCore, is_asked: bool) -> bool:
         """Take in what has changed. False where there is nothing to write, or nothing may be written yet."""
-        table = self._store.entries(writer.partition)
+        partition = writer.partition
+        table = self._store.entries(partition)
         with self._sink.changed:
-            position = self._position(writer.partition)
+            position = self._position(partition)
             if not core.may_flush(position):
                 return False
             changed = table.changed()
             entries = [] if core.is_compared else table.items()
+            tables = self._applier.tables(partition)
+            rows = {
+                RowsOf(name, defined.kind_position): self._rows(partition, defined).changed()
+                for name, defined in tables.items()
+            }
         core.compare(entries)
-        core.begin(changed, position)
+        for of in rows:
+            if not core.is_tracked(of):
+                # What changes from here on is told by the next call of `changed`.
+                core.compare_rows(of, self._rows(partition, tables[of.table]).scan(ROWS_AT_ONCE))
+        core.begin(changed, position, rows, tables)
         writer.quiet += 1
         is_due = (is_asked or writer.quiet > QUIET_FLUSHES) and position > core.floor
         if not core.is_dirty and not is_due:
@@ -232,25 +255,54 @@ class WriteBack:
         writer.quiet = 0
         return True
 
-    def _look_up(
-        self, partition: PartitionId, core: ChangelogCore, batch: Batch
-    ) -> tuple[Batch, list[ChangelogRecord], Marker]:
-        """The records of a batch, cut to `BATCH_BYTES`, and the marker that covers them."""
-        table = self._store.entries(partition)
-        records, nbytes = list[ChangelogRecord](), 0
-        for at in range(0, len(batch.keys), KEYS_AT_ONCE):
-            keys = batch.keys[at : at + KEYS_AT_ONCE]
-            with self._sink.changed:
-                found = [(key, table.held(key)) for key in keys]
-            records += [entry_record(key, entry) for key, entry in found]
-            nbytes += sum(len(key) + (len(entry.value) if entry is not None else 0) for key, entry in found)
-            if nbytes >= BATCH_BYTES and len(records) < len(batch.keys):
-                batch = Batch(batch.keys[: len(records)], is_last=False)
-                break
+    def _rows(self, partition: PartitionId, defined: Defined) -> RowTable:
+        return self._store.rows(partition, defined.definition.table, spec_of(defined.definition))
+
+    def _look_up(self, partition: PartitionId, core: ChangelogCore, batch: Batch) -> _LookedUp | None:
+        """The records of a batch, cut to `BATCH_BYTES`, and the marker that covers them. None where a table has got an optimizer of
+        another kind meanwhile.
+        """
+        entries, nbytes = self._entry_records(partition, batch.keys)
+        rows = self._row_records(partition, core, batch, BATCH_BYTES - nbytes)
+        if len(entries) < len(batch.keys) or len(rows) < sum(len(keys) for _, keys in batch.rows):
+            batch = core.cut(batch, len(entries), len(rows))
         with self._sink.changed:
             position, context = self._position(partition), self._core.vector()
-            skipped = self._applier.skipped.get(partition, 0)
-        return batch, records, core.marker(batch, position, context, skipped)
+            if not core.is_of(batch, self._applier.tables(partition)):
+                return None
+        records = [*entries, *rows, *map(table_record, batch.tables)]
+        return _LookedUp(batch, records, core.marker(batch, position, context))
+
+    def _entry_records(self, partition: PartitionId, keys: Sequence[bytes]) -> tuple[list[ChangelogRecord], int]:
+        """Of as many entries as `BATCH_BYTES` take, and the bytes that they take."""
+        table = self._store.entries(partition)
+        records, nbytes = list[ChangelogRecord](), 0
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            with self._sink.changed:
+                found = [(key, table.held(key)) for key in keys[at : at + KEYS_AT_ONCE]]
+            records += [entry_record(key, entry) for key, entry in found]
+            nbytes += sum(len(key) + (len(entry.value) if entry is not None else 0) for key, entry in found)
+            if nbytes >= BATCH_BYTES:
+                break
+        return records, nbytes
+
+    def _row_records(
+        self, partition: PartitionId, core: ChangelogCore, batch: Batch, most_bytes: int
+    ) -> list[ChangelogRecord]:
+        """Of as many rows as so many bytes take. A table's change by one event is seen whole, or not: no lock is needed."""
+        tables = self._applier.tables(partition)
+        records = list[ChangelogRecord]()
+        for of, keys in batch.rows:
+            rows, is_removed = self._rows(partition, tables[of.table]), core.is_removed(of)
+            for at in range(0, len(keys), KEYS_AT_ONCE):
+                if most_bytes <= 0:
+                    return records
+                found = rows.read(keys[at : at + KEYS_AT_ONCE])
+                if is_removed:
+                    found = replace(found, positions=np.zeros_like(found.positions))
+                records += row_records(of, found)
+                most_bytes -= found.nbytes
+        return records
 
     def _position(self, partition: PartitionId) -> int:
         """Under the lock. Raises `OutcomeUnknown` where the partition is not followed any more."""

@@ -6,13 +6,26 @@ from collections.abc import Iterable
 from itertools import count
 
 import msgspec
+import numpy as np
 
 from fuzzing import sealing, wire
 from fuzzing.examples import examples_of, joined, split
 from fuzzing.target import Target
 from paramstream.consistency.vector import PartitionId, VersionVector
-from paramstream.consumers.changelog.records import entry_record, marker, marker_record, read_record
+from paramstream.consumers.changelog.records import (
+    EntryRecord,
+    Marker,
+    RowRecord,
+    RowsOf,
+    entry_record,
+    marker,
+    marker_record,
+    read_record,
+    row_records,
+    table_record,
+)
 from paramstream.consumers.changelog.seeding import seed_of
+from paramstream.consumers.definitions import Defined
 from paramstream.errors import InvalidEvent
 from paramstream.eventlog.changelog import ChangelogRecord
 from paramstream.eventlog.kafka.membership import Claimant, SlotMap, decode_claimant, decode_map, encode, share_out
@@ -20,7 +33,9 @@ from paramstream.eventlog.kafka.records import Assembler, Mark, Record, mark_of,
 from paramstream.eventlog.kafka.settings import KafkaLog
 from paramstream.eventlog.kafka.topics import changelog_name, check_settings, kafka_name, topic_of
 from paramstream.eventlog.kafka.wire import TopicSettings, aiokafka, read_page
+from paramstream.events.kinds import Optimizer, Table
 from paramstream.tiers.entries import Entry
+from paramstream.tiers.rows.batch import RowBatch
 from paramstream.transport.calls import TopicRecord
 from records.frames import PARTITION, Owner
 
@@ -142,26 +157,45 @@ def changelog(data: bytes) -> None:
     rows = [ChangelogRecord(k, v or None) for k, v in zip(pieces[::2], pieces[1::2], strict=False)]
     for row in rows:
         found = read_record(row, "of model/0")
-        if isinstance(found, tuple):
-            key, entry = found
-            again = entry_record(key, entry)
-            assert read_record(again, "again") == found
-        else:
-            assert read_record(marker_record(found), "again") == found
+        match found:
+            case EntryRecord():
+                again = entry_record(*found)
+            case Defined():
+                again = table_record(found)
+            case Marker():
+                again = marker_record(found)
+            case RowRecord():
+                again = row
+        assert read_record(again, "again") == found
     seed = seed_of(_Changelog(rows), TopicRecord("model", 77, 1, "write_back", 8), [0])  # type: ignore[arg-type]
     for state in seed.state:
         for _, held in state.entries():
             assert held.position <= state.ceiling
+        for _, batch in state.rows():
+            assert batch.positions.max() <= state.ceiling
 
 
 def changelogs() -> Iterable[bytes]:
     rows = [
         entry_record(b"key", Entry(b"value", 5 << 28 | 3, 10**18, (7, 5 << 28 | 2))),
         entry_record(b"gone", None),
-        marker_record(marker(5 << 28, 5 << 28 | 4, VersionVector({(77, 0): 5 << 28 | 3}), 0)),
+        marker_record(marker(5 << 28, 5 << 28 | 4, VersionVector({(77, 0): 5 << 28 | 3}))),
     ]
     yield joined([piece for row in rows for piece in (row.key, row.value or b"")])
     yield joined([rows[2].key, rows[2].value or b""])
+    table = Table(
+        "users", 2, "float32", Optimizer("adagrad", {"lr": 0.1, "eps": 1e-8, "initial_accumulator_value": 0.0})
+    )
+    defined = Defined(table, 4 << 28, 3 << 28)
+    batch = RowBatch(
+        np.array([1, -1, 5]),
+        np.ones((3, 2), np.float32),
+        np.zeros((3, 2), np.float32),
+        "adagrad",
+        np.array([5 << 28 | 1, 5 << 28 | 2, 0], np.uint64),
+    )
+    learned = [*row_records(RowsOf("users", 3 << 28), batch), table_record(defined), rows[2]]
+    yield joined([piece for row in learned for piece in (row.key, row.value or b"")])
 
 
 # --- names and settings -------------------------------------------------------------------------------------------------

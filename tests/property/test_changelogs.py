@@ -9,8 +9,8 @@ import pytest
 
 from fakes.changelogs import FakeChangelog, FakeChangelogs, Stored
 from paramstream.consistency.vector import EMPTY
-from paramstream.consumers.changelog.core import Batch, ChangelogCore
-from paramstream.consumers.changelog.records import Marker, entry_record, marker_record, read_record
+from paramstream.consumers.changelog.core import Batch, ChangelogCore, Held
+from paramstream.consumers.changelog.records import entry_record, marker_record, read_record
 from paramstream.consumers.changelog.seeding import seed_of
 from paramstream.errors import Fenced, OutcomeUnknown
 from paramstream.tiers.budget import Budget
@@ -46,16 +46,10 @@ class Replica:
     def open(self, changelogs: FakeChangelogs) -> None:
         self.changelog = changelogs.open(PARTITION, "model", 1)
         self.changelog.open_writer()
-        held, last = dict[bytes, int](), None
+        held = Held()
         for record in self.changelog.read():
-            match read_record(record, "here"):
-                case Marker() as found:
-                    last = found
-                case (key, entry):
-                    held.pop(key, None)
-                    if entry is not None:
-                        held[key] = entry.position
-        self.core = ChangelogCore(held, last)
+            held.take(read_record(record, "here"))
+        self.core = ChangelogCore(held)
 
     def flush(self, random: Random, *, waits: bool = True) -> None:
         """One write, of some of what is dirty; the log moves on between looking up and marking."""
@@ -69,7 +63,7 @@ class Replica:
         batch = core.next_batch(random.randrange(1, 8))
         looked_up = [entry_record(key, self.table.held(key)) for key in batch.keys]
         self.apply(min(len(self.log), self.position + random.randrange(3)))
-        marked = core.marker(batch, self.position, EMPTY, 0)
+        marked = core.marker(batch, self.position, EMPTY)
         self.apply(min(len(self.log), self.position + random.randrange(3)))
         changelog.write([*looked_up, marker_record(marked)])
         core.written(batch, marked)
@@ -141,15 +135,15 @@ def test_a_writer_that_is_behind_and_does_not_wait_would_be_seen() -> None:
 
 
 def test_nothing_dirty_is_forgotten_by_a_flush_in_parts() -> None:
-    core = ChangelogCore({}, None)
+    core = ChangelogCore(Held())
     core.compare([(key, Entry(b"", 1)) for key in KEYS])
     core.begin((), 5)
     first = core.next_batch(8)
     assert first == Batch(KEYS[:8], is_last=False)
-    core.written(first, core.marker(first, 6, EMPTY, 0))
+    core.written(first, core.marker(first, 6, EMPTY))
     assert (core.floor, core.ceiling) == (0, 6)
     core.begin([KEYS[0]], 7)
     second = core.next_batch(8)
     assert second == Batch(KEYS[8:], is_last=True)
-    core.written(second, core.marker(second, 8, EMPTY, 0))
+    core.written(second, core.marker(second, 8, EMPTY))
     assert (core.floor, core.ceiling, core.is_dirty) == (5, 8, True)

@@ -59,9 +59,9 @@ def _never_stale(topic: TopicState) -> bool:
 
 
 def _from_where_it_was_looked_up(
-    core: ChangelogCore, batch: Batch, position: int, context: VersionVector[int], skipped: int
+    core: ChangelogCore, batch: Batch, position: int, context: VersionVector[int]
 ) -> Marker:
-    return marker(position, max(core.ceiling, position), context, skipped)
+    return marker(position, max(core.ceiling, position), context)
 
 
 REPLICAS = [

@@ -19,7 +19,7 @@ def test_a_pickle_in_the_place_of_a_changelogs_record_is_refused_and_never_run_O
     for record in (
         ChangelogRecord(evil, evil),
         ChangelogRecord(ENTRY.key, evil),
-        ChangelogRecord(marker_record(marker(1, 2, EMPTY, 0)).key, evil),
+        ChangelogRecord(marker_record(marker(1, 2, EMPTY)).key, evil),
     ):
         with pytest.raises(CorruptLog, match="model-0"):
             read_record(record, "model-0")
