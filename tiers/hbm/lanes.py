@@ -67,7 +67,7 @@ class _CudaDone:
         self._event = event
 
     def reached(self) -> bool:
-        return self._event.query()
+        return bool(self._event.query())
 
     def wait(self) -> None:
         self._event.synchronize()

@@ -12,7 +12,8 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rows.index import DictIndex, RowIndex
+from ..rows.index import RowIndex
+from ..rows.kernels import kernels
 from ..rows.policy import EvictionPolicy
 
 AWAY: Final = 0
@@ -37,7 +38,9 @@ class Slots:
 
     def __init__(self, per_page: int) -> None:
         self.per_page = per_page
-        self._index: RowIndex = DictIndex()
+        self._index: RowIndex = kernels().new_index()
+        self._index_bytes = self._index.growth_bytes(1 << 20) >> 20
+        """Charged for a key in the index, as of an empty one that grows."""
         self._policy = EvictionPolicy()
         self._keys = np.empty(0, np.int64)
         self._state = np.empty(0, np.uint8)
@@ -155,7 +158,7 @@ class Slots:
         """
         lost = self._state[slots] == LOST
         self._index.remove(self._keys[slots[~lost & ~there]])
-        ready = slots[~lost & there]
+        ready: Places = slots[~lost & there]
         self._release(slots[lost | ~there])
         self._state[ready] = READY
         self._used[ready] = False
@@ -180,7 +183,8 @@ class Slots:
         self._policy.forget(ready[~pinned])
         self._release(ready[~pinned])
         self.ready -= len(ready)
-        return self._keys[np.concatenate([coming, ready[self._used[ready]]])]
+        again: Keys = self._keys[np.concatenate([coming, ready[self._used[ready]]])]
+        return again
 
     def clear(self) -> None:
         """Forgets every row."""
@@ -192,10 +196,7 @@ class Slots:
         return max(len(self._keys), self.per_page)
 
     def _nbytes_of(self, slots: int) -> int:
-        if not slots:
-            return 0
-        index = DictIndex().growth_bytes(slots)
-        return SLOT_BYTES * slots + EvictionPolicy.nbytes_for(slots) + index
+        return (SLOT_BYTES + self._index_bytes) * slots + (EvictionPolicy.nbytes_for(slots) if slots else 0)
 
     def _extend(self, more: int) -> None:
         self._keys = np.concatenate([self._keys, np.zeros(more, np.int64)])
