@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from cores.partitions import PARTITION
+from fakes.served_source import TABLE, TOPIC, FakeSource
 from fuzzing import sealing
 from fuzzing.examples import examples_of, joined, split
 from fuzzing.target import Target
@@ -17,6 +18,8 @@ from paramstream.brokers.reports import Reports
 from paramstream.cli.subscribe import event_line, event_record
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.consumers.events import event_of
+from paramstream.consumers.serving_answers import Waiting, read_entries, read_rows
+from paramstream.consumers.serving_answers import answer as answer_to
 from paramstream.consumers.status import ReplicaStatus
 from paramstream.errors import CorruptLog, InvalidEvent
 from paramstream.events.codec import (
@@ -62,6 +65,18 @@ from paramstream.transport.calls import (
     VersionRecord,
 )
 from paramstream.transport.directory import Directory
+from paramstream.transport.lookups import (
+    MAX_ANSWER_BYTES,
+    Declined,
+    FoundEntries,
+    FoundRows,
+    GetEntries,
+    LookUp,
+    Need,
+    decode_answer,
+    decode_question,
+    encode_frame,
+)
 from paramstream.transport.messages import (
     AnyMessage,
     Fetched,
@@ -235,6 +250,54 @@ def fetches() -> Iterable[bytes]:
     yield joined([encode_message(told), *(bytes(each) for each in some), encode_message(Fetched(2, 7, 0, 0, 9, 9))])
 
 
+# --- look-ups -----------------------------------------------------------------------------------------------------------
+
+
+def question(data: bytes) -> None:
+    """Whatever is asked is answered, or waits, within bounds."""
+    asked, bulk = decode_question(b"PL\x01" + data)
+    assert decode_question(encode_frame(asked, bulk)) == (asked, bulk)
+    source = FakeSource()
+    source.entries = {bytes(20): b"value"}
+    found = answer_to(source, asked, bulk)
+    if isinstance(found, Waiting):
+        assert 0 <= found.most_s <= 3600
+    elif isinstance(found, bytes):
+        decode_answer(found)
+        assert len(found) <= MAX_ANSWER_BYTES + len(data) + 4096
+    else:
+        str(found.error.raised())
+
+
+def questions() -> Iterable[bytes]:
+    keys = np.arange(3, dtype=np.int64).tobytes()
+    needs = Need(0, 5, True), Need(0, 5 << 28, False)
+    yield encode_frame(LookUp(1, TOPIC, (0,), needs[:1], 0.5, TABLE), keys)[3:]
+    yield encode_frame(LookUp(1, TOPIC, (0,), needs, 0.5, TABLE), keys)[3:]
+    yield encode_frame(GetEntries(1, TOPIC, (0,), (), 0.5, (bytes(20), b"k")))[3:]
+    yield from (encode_frame(each, keys)[3:] for each in examples_of(LookUp | GetEntries))
+
+
+def found(data: bytes) -> None:
+    """What answers a question of three keys has something for each, or is refused."""
+    told, bulk = decode_answer(b"PL\x01" + data)
+    assert decode_answer(encode_frame(told, bulk)) == (told, bulk)
+    match told:
+        case FoundRows():
+            values, there = read_rows(told, bulk, 3)
+            assert len(values) == len(there) == told.count <= 3
+        case FoundEntries():
+            assert 0 < len(read_entries(told, bulk, 3)) <= 3
+        case Declined():
+            str(told.error.raised())
+
+
+def founds() -> Iterable[bytes]:
+    yield encode_frame(FoundRows(1, 2, 4, "float32", ((0, 5),)), VALUES.tobytes() * 2, b"\1\0")[3:]
+    yield encode_frame(FoundEntries(1, (3, -1, 0), ((0, 5),)), b"abc")[3:]
+    yield from (encode_frame(each)[3:] for each in examples_of(FoundRows | FoundEntries | Declined))
+
+
 TARGETS = (
     Target("frame", raw_frame, frames),
     Target("event", sealed_frame, frames, errors=(CorruptLog, InvalidEvent)),
@@ -242,4 +305,6 @@ TARGETS = (
     Target("message", message, messages),
     Target("answer", answer, answers),
     Target("fetched", fetched, fetches),
+    Target("question", question, questions),
+    Target("found", found, founds),
 )
