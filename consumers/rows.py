@@ -106,6 +106,9 @@ class Tables:
             name: self._store.rows(partition, name, spec_of(defined.definition))
             for name, defined in self.of(partition).items()
         }
+        for name, table in made.items():
+            # It may be there from a copy that turned out to be damaged, as that one defined it.
+            table.alter(spec_of(self.of(partition)[name].definition))
         for name, batch in rows:
             made[name].load(batch)
 

@@ -13,8 +13,10 @@ import safetensors.numpy
 
 from feeding.rows import delete_rows, rows_of, table_of, write_gradients, write_rows
 from feeding.world import World
+from paramstream.consumers.definitions import Defined
 from paramstream.consumers.effects import Deliver, Step
 from paramstream.consumers.replica import Replica
+from paramstream.consumers.rows import Tables
 from paramstream.consumers.snapshots import taking
 from paramstream.consumers.snapshots.row_pages import encode_rows
 from paramstream.errors import CorruptLog
@@ -221,6 +223,20 @@ def test_a_flipped_bit_in_a_file_of_rows_is_named_and_the_snapshot_before_is_use
     (before.path / path.name).unlink()
     with pytest.raises(CorruptLog, match="rows-0-0-0000"):
         world.restarted()
+
+
+def test_a_table_that_a_damaged_copy_defined_otherwise_is_that_of_the_copy_before(
+    world: RowWorld,
+) -> None:
+    state, table = world.broker.state, table_of("users", "adagrad")
+    with TieredStore("1MiB") as store:
+        tables, rows = Tables(store), RowBatch(
+            np.array([1]), np.ones((1, 3), np.float32), np.full((1, 3), 0.5, np.float32), "adagrad", np.array([5], np.uint64)
+        )  # fmt: skip
+        tables.begin_with(state.partition, [Defined(table_of("users", "adam"), 9, 9)], [])
+        tables.begin_with(state.partition, [Defined(table, 4, 4)], [("users", rows)])
+        (found,) = store.row_tables(state.partition)["users"].scan()
+        assert (found.kind, found.state.tolist()) == ("adagrad", rows.state.tolist())
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 8])
