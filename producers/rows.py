@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent
 from ..events.arrays import DTYPES, describe, row_major
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
@@ -18,11 +17,14 @@ from ..events.validate import ROW_KEY_BYTES
 from ..transport.calls import TopicRecord
 from .calls import Draft
 
+Bytes = npt.NDArray[np.uint8]
+"""(count, bytes of a row)."""
+
 NAMED_KEYS = 8
 """How many of the keys that are wrong an error names."""
 
 
-def row_values(definition: Table, keys: Keys, rows: Any) -> npt.NDArray[np.uint8]:
+def row_values(definition: Table, keys: Keys, rows: Any) -> Bytes:
     """The rows as (count, bytes of a row). Raises `InvalidEvent` where shape or dtype differ from the table's."""
     dtype, shape = describe(definition.table, rows)
     expected = (len(keys), definition.dim)
@@ -36,7 +38,7 @@ def row_values(definition: Table, keys: Keys, rows: Any) -> npt.NDArray[np.uint8
     return flat.reshape(len(keys), -1) if len(keys) else flat.reshape(0, 0)
 
 
-def gradient_values(definition: Table, keys: Keys, grads: Any, nonfinite: str) -> npt.NDArray[np.uint8]:
+def gradient_values(definition: Table, keys: Keys, grads: Any, nonfinite: str) -> Bytes:
     """The gradients as `row_values`. Raises `InvalidEvent` also, under `nonfinite="refuse"`, for NaN and infinities, naming the keys."""
     if nonfinite not in ("refuse", "pass"):
         raise InvalidEvent(f"nonfinite must be 'refuse' or 'pass', not {nonfinite!r}", item=definition.table)
@@ -47,7 +49,7 @@ def gradient_values(definition: Table, keys: Keys, grads: Any, nonfinite: str) -
             bad = keys[~finite.all(axis=1)]
             named = ", ".join(map(str, bad[:NAMED_KEYS].tolist())) + (", …" if len(bad) > NAMED_KEYS else "")
             raise InvalidEvent(
-                f"the gradients of {len(bad)} keys have NaN or infinities: {named}",
+                f"NaN or infinities in the gradients of {len(bad)} key{'s' if len(bad) > 1 else ''}: {named}",
                 item=definition.table,
                 remedy='Leave these out or clip them, or say nonfinite="pass"',
             )
@@ -55,35 +57,70 @@ def gradient_values(definition: Table, keys: Keys, grads: Any, nonfinite: str) -
 
 
 def row_drafts(
-    topic: TopicRecord, definition: Table, kind: type[Rows | Gradients], keys: Keys,
-    values: npt.NDArray[np.uint8],
-) -> list[Draft]:  # fmt: skip
-    """One event or more for each partition that a key goes to; the order of the keys within a partition is kept."""
+    topic: TopicRecord, definition: Table, kind: type[Rows | Gradients], keys: Keys, values: Bytes
+) -> list[Draft]:
+    """One event or more for each partition that a key goes to. The order of a key's rows is kept, and all gradients of a key go in one
+    event, so that they make one step; where there are more of them than an event holds, their sum goes, in the table's dtype.
+    """
+    step = max(1, MAX_CHUNK_BYTES // (ROW_KEY_BYTES + values.shape[1]))
 
-    def make(partition: PartitionId, some: Keys, chosen: npt.NDArray[np.uint8]) -> Draft:
+    def draft(number: int, some: Keys, rows: Bytes) -> Draft:
         payload = kind(definition.table, len(some), definition.dim, definition.dtype)
-        bulk = (_bytes(some), _bytes(chosen))
-        return Draft.of(partition, payload, bulk, _meta_nbytes(definition.table))
+        return Draft.of((topic.id, number), payload, (_bytes(some), _bytes(rows)), _meta_nbytes(definition.table))
 
-    return list(_split(topic, keys, values, make))
+    drafts: list[Draft] = []
+    for number, places in by_partition(keys, topic.partitions):
+        some, rows = (keys, values) if places is None else (keys[places], values.take(places, axis=0))
+        ends: Iterable[int] = range(step, len(some) + step, step)
+        if kind is Gradients and len(some) > step:
+            some, rows = _key_by_key(definition, some, rows, step)
+            ends = _ends_of_runs(some, step)
+        begin = 0
+        for end in ends:
+            drafts.append(draft(number, some[begin:end], rows[begin:end]))
+            begin = end
+    return drafts
 
 
 def delete_drafts(topic: TopicRecord, table: str, keys: Keys) -> list[Draft]:
-    def make(partition: PartitionId, some: Keys, _: npt.NDArray[np.uint8]) -> Draft:
-        return Draft.of(partition, DeleteRows(table, len(some)), (_bytes(some),), _meta_nbytes(table))
-
-    return list(_split(topic, keys, np.empty((len(keys), 0), np.uint8), make))
-
-
-def _split(
-    topic: TopicRecord, keys: Keys, values: npt.NDArray[np.uint8],
-    make: Callable[[PartitionId, Keys, npt.NDArray[np.uint8]], Draft],
-) -> Iterator[Draft]:  # fmt: skip
-    step = max(1, MAX_CHUNK_BYTES // (ROW_KEY_BYTES + values.shape[1]))
+    step, drafts = MAX_CHUNK_BYTES // ROW_KEY_BYTES, list[Draft]()
     for number, places in by_partition(keys, topic.partitions):
-        some, rows = (keys, values) if places is None else (keys[places], values.take(places, axis=0))
-        for at in range(0, len(some), step):
-            yield make((topic.id, number), some[at : at + step], rows[at : at + step])
+        own = keys if places is None else keys[places]
+        for at in range(0, len(own), step):
+            some = own[at : at + step]
+            drafts.append(
+                Draft.of((topic.id, number), DeleteRows(table, len(some)), (_bytes(some),), _meta_nbytes(table))
+            )
+    return drafts
+
+
+def _key_by_key(definition: Table, keys: Keys, grads: Bytes, step: int) -> tuple[Keys, Bytes]:
+    """Sorted by key, those of one key in their order; of a key with more than `step` gradients their sum alone."""
+    order = np.argsort(keys, kind="stable")
+    keys, grads = keys[order], grads.take(order, axis=0)
+    begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    counts = np.diff(begins, append=len(keys))
+    long = counts > step
+    if not long.any():
+        return keys, grads
+    stays = np.ones(len(keys), np.bool_)
+    exact = np.float64 if definition.dtype == "float64" else np.float32
+    for begin, count in zip(begins[long].tolist(), counts[long].tolist(), strict=True):
+        numbers = grads[begin : begin + count].view(DTYPES[definition.dtype])
+        # Along the first axis numpy adds row by row, in their order.
+        total = np.add.reduce(numbers.astype(exact), axis=0).astype(numbers.dtype)
+        grads[begin] = total.view(np.uint8)
+        stays[begin + 1 : begin + count] = False
+    return keys[stays], grads[stays]
+
+
+def _ends_of_runs(keys: Keys, step: int) -> Iterator[int]:
+    """Where sorted keys are cut so that none is in two pieces, and no piece has more than `step`; no key has more."""
+    ends = np.flatnonzero(np.concatenate((keys[1:] != keys[:-1], [True]))) + 1
+    begin = 0
+    while begin < len(keys):
+        begin = int(ends[np.searchsorted(ends, begin + step, side="right") - 1])
+        yield begin
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:

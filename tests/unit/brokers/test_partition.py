@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cores.partitions import (
@@ -33,6 +34,7 @@ from paramstream.events.kinds import (
     Gradients,
     Kind,
     Note,
+    Optimizer,
     Payload,
     Put,
     PutItem,
@@ -255,6 +257,11 @@ def test_rows_must_match_a_table_that_the_partition_has() -> None:
     session.write(rows, [bytes(16)])
     session.write(DeleteRows("users", 1), [bytes(8)])
     assert isinstance(session.refusal(Gradients("users", 1, 3, "float32"), [bytes(20)]), InvalidEvent)
+    gradients = Gradients("users", 1, 2, "float32"), [bytes(16)]
+    error = session.refusal(*gradients)
+    assert isinstance(error, InvalidEvent) and "no optimizer" in error.problem
+    core.write(msgspec.structs.replace(table, optimizer=Optimizer("sgd", {"lr": 1.0})), (), 10**12)
+    session.write(*gradients)
     error = session.refusal(Rows("users", 1, 2, "float64"), [bytes(24)])
     assert isinstance(error, InvalidEvent) and "float64" in error.problem and "float32" in error.problem
 

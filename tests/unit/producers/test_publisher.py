@@ -24,10 +24,10 @@ from paramstream.errors import (
     UnknownTopic,
     VersionConflict,
 )
-from paramstream.events.codec import decode_vector
+from paramstream.events.codec import EventFrame, decode_vector
 from paramstream.events.digest import partition_of, version_digest
-from paramstream.events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, ValidFor
-from paramstream.events.limits import MAX_VALUE_BYTES
+from paramstream.events.kinds import Chunk, Commit, Delete, DeleteRows, Gradients, Part, Put, Rows, Table, ValidFor
+from paramstream.events.limits import MAX_CHUNK_BYTES, MAX_VALUE_BYTES
 from paramstream.producers.publisher import Publisher
 from paramstream.transport.calls import VersionRecord
 
@@ -373,6 +373,83 @@ def test_rows_of_more_than_an_event_are_cut_and_deleted_rows_too(stage: Stage) -
     payloads = [event.payload for number in (0, 1) for event in stage.events(number)]
     assert sum(p.count for p in payloads if isinstance(p, Rows)) == count
     assert sum(p.count for p in payloads if isinstance(p, DeleteRows)) == count
+
+
+def test_gradients_of_one_key_go_in_one_event_however_large_the_call_is_E01(stage: Stage) -> None:
+    per_event = MAX_CHUNK_BYTES // 20
+    chance = np.random.default_rng(1)
+    # Key 0 alone has more gradients than an event holds; others repeat, all over the call.
+    keys = np.concatenate([np.zeros(2 * per_event, np.int64), chance.integers(1, per_event, 3 * per_event)])
+    chance.shuffle(keys)
+    grads = chance.integers(-8, 8, (len(keys), 3)).astype(np.float32)
+    stage.publisher.publish_gradients("emb", keys, grads)
+    seen: dict[int, list[list[float]]] = {}
+    for number in (0, 1):
+        events = stage.events(number)
+        assert len(events) > 1
+        for event in events:
+            some, values = read_rows(event)
+            assert not seen.keys() & set(some)
+            for key, value in zip(some, values, strict=True):
+                seen.setdefault(key, []).append(value)
+    assert len(seen[0]) == 1 and np.array_equal(seen[0][0], grads[keys == 0].sum(axis=0))
+    assert all(seen[key] == grads[keys == key].tolist() for key in list(seen)[:100] if key)
+    assert seen.keys() == set(keys.tolist())
+
+
+def test_gradients_that_are_no_numbers_are_refused_whole_with_their_keys_E07(stage: Stage) -> None:
+    grads = np.ones((8, 3), np.float32)
+    grads[2, 1], grads[3, 0] = np.nan, -np.inf
+    for array in (grads, torch.from_numpy(grads)):
+        with pytest.raises(
+            InvalidEvent, match=r"NaN or infinities in the gradients of 2 keys: 13, 14 \(item"
+        ) as refused:
+            stage.publisher.publish_gradients("emb", range(11, 19), array)
+        assert refused.value.item == "emb"
+    assert stage.events(0) == stage.events(1) == []
+    stage.publisher.publish_gradients("emb", range(11, 19), grads, nonfinite="pass")
+    sent = {
+        key: row
+        for number in (0, 1)
+        for event in stage.events(number)
+        for key, row in zip(*read_rows(event), strict=True)
+    }
+    assert np.array_equal(np.array([sent[key] for key in range(11, 19)]), grads, equal_nan=True)
+    with pytest.raises(InvalidEvent, match="nonfinite"):
+        stage.publisher.publish_gradients("emb", [1], grads[:1], nonfinite="drop")  # type: ignore[arg-type]
+
+
+def test_half_precision_gradients_that_are_no_numbers_are_found_too_E07(stage: Stage) -> None:
+    tables = stage.owner.partitions[7, 0].tables
+    sgd = tables[0].optimizer
+    stage.owner.partitions[7, 0].tables = (
+        *tables, Table("b", 2, "bfloat16", sgd), Table("h", 2, "float16", sgd), Table("d", 2, "float64", sgd),
+    )  # fmt: skip
+    for table, dtype in (("b", torch.bfloat16), ("h", torch.float16), ("d", torch.float64)):
+        for bad in (float("nan"), float("inf"), float("-inf")):
+            with pytest.raises(InvalidEvent, match="gradients of 1 key: 2 "):
+                stage.publisher.publish_gradients(table, [1, 2], torch.tensor([[1.0, 2.0], [bad, 1.0]], dtype=dtype))
+        assert stage.publisher.publish_gradients(table, [1], torch.ones(1, 2, dtype=dtype)).outcome == "accepted"
+
+
+def test_a_table_without_an_optimizer_takes_no_gradients(stage: Stage) -> None:
+    tables = stage.owner.partitions[7, 0].tables
+    stage.owner.partitions[7, 0].tables = (*tables, Table("plain", 3, "float32"))
+    with pytest.raises(InvalidEvent, match="no optimizer") as refused:
+        stage.publisher.publish_gradients("plain", [1], np.ones((1, 3), np.float32))
+    assert (refused.value.topic, refused.value.item) == ("m", "plain")
+    # It may have got one since.
+    stage.owner.partitions[7, 0].tables = (*tables, Table("plain", 3, "float32", tables[0].optimizer))
+    assert stage.publisher.publish_gradients("plain", [1], np.ones((1, 3), np.float32)).outcome == "accepted"
+
+
+def read_rows(event: EventFrame) -> tuple[list[int], list[list[float]]]:
+    """Keys and values of an event of a table of float32."""
+    payload = event.payload
+    assert isinstance(payload, Rows | Gradients)
+    keys = np.frombuffer(event.bulk, "<i8", payload.count)
+    values = np.frombuffer(event.bulk, "<f4", offset=keys.nbytes).reshape(payload.count, payload.dim)
+    return keys.tolist(), values.tolist()
 
 
 def test_an_unknown_table_is_refused_by_name(stage: Stage) -> None:
