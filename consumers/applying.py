@@ -24,6 +24,7 @@ from ..events.kinds import (
     Table,
 )
 from ..events.validate import put_values
+from ..tiers.dense import DenseVersion
 from ..tiers.entries import Entry
 from ..tiers.rows.batch import RowBatch
 from ..tiers.store import TieredStore
@@ -53,6 +54,8 @@ class TopicState:
         """Served instead of the newest until it is unpinned; retained."""
         self.pin_stale = False
         """What `stale` says, of the pinned version; no commit changes that."""
+        self.rests = False
+        """Its weights are to lie on SSD, those too that come, until somebody reads them."""
 
     @property
     def served(self) -> Sealed | None:
@@ -74,6 +77,22 @@ class TopicState:
         pinned = self.pinned
         found = self.versions.find(version)
         return pinned if found is None and pinned is not None and pinned.version == version else found
+
+    @property
+    def all_held(self) -> list[Sealed]:
+        """Every version that is kept for it. Any thread."""
+        before, pinned = self.before, self.pinned
+        held = [*self.versions.kept, *(before.kept if before is not None else ())]
+        return held if pinned is None or pinned in held else [*held, pinned]
+
+    def demote(self) -> None:
+        """Move all that nobody reads to SSD, as far as that takes it. Any thread; blocks for the disk."""
+        for sealed in self.all_held:
+            if not sealed.dense.is_read and sealed.dense.retain():
+                try:
+                    sealed.dense.demote()
+                finally:
+                    sealed.dense.release()
 
     def pin(self, sealed: Sealed) -> None:
         """Takes over a reference to it."""
@@ -194,6 +213,8 @@ class Applier:
         Raises `Missing`, `StorageFull` or `CorruptLog`; nothing is shown yet.
         """
         self._check_place(step)
+        # What the event brings then finds room without waiting for the disk, which it would under the replica's lock.
+        self._store.make_room()
         if step.passed or not isinstance(step.frame.payload, Commit):
             return self._tables.prepare(step.partition, step.frame)
         versions = self.topics[step.partition[0]].versions
@@ -280,6 +301,19 @@ class Applier:
             images.settle(durable)
         elif partition[0] in self.topics:
             self.topics[partition[0]].versions.settle(durable)
+
+    def in_dram(self) -> list[DenseVersion]:
+        """Versions that do not leave DRAM by themselves: those served, but of topics that rest. Any thread."""
+        topics = [topic for topic in self.topics.values() if not topic.rests]
+        return [served.dense for topic in topics if (served := topic.served) is not None]
+
+    def move_idle(self) -> None:
+        """Make room where DRAM is nearly full, and have the weights of topics that rest on SSD. By the applying thread."""
+        self._store.make_room()
+        for topic in self.topics.values():
+            if topic.rests and any(sealed.dense.is_resident for sealed in topic.all_held):
+                topic.demote()
+                self._store.trim()
 
     def free_idle(self, now: float) -> None:
         """Give back what is staged of versions that do not go on. By the applying thread; `now`: time.monotonic()."""

@@ -24,7 +24,7 @@ from typing import cast as cast_to
 
 import torch
 
-from ..errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, VersionNotHeld
+from ..errors import CorruptTier, InvalidEvent, ParamstreamError, ParamstreamTimeout, StorageFull, VersionNotHeld
 from ..events.arrays import as_torch
 from ..transport.waiting import bounded
 from .casting import Cast
@@ -308,7 +308,7 @@ class Bound:
         before, written = self._current, list[str]()
         try:
             self._copy(due, pairs, pairs, written)
-        except (RuntimeError, TypeError, ValueError) as problem:
+        except (RuntimeError, TypeError, ValueError, StorageFull, CorruptTier) as problem:
             self.report = SwapReport(due.version, 0, len(due.specs), (), (), ())
             self.error = ParamstreamError(
                 f"the version could not be copied into the module: {problem}",
@@ -332,13 +332,13 @@ class Bound:
             return False
         try:
             self._copy(before, self._pairs, written, [])
-        except (RuntimeError, TypeError, ValueError):
+        except (RuntimeError, TypeError, ValueError, StorageFull, CorruptTier):
             return False
         return True
 
     def _copy(self, sealed: Sealed, pairs: Mapping[str, str], names: Iterable[str], written: list[str]) -> None:
         """Into the tensors `names` of the module; each is added to `written` when it has its values."""
-        buffer = memoryview(sealed.dense.slot.private())
+        buffer = memoryview(sealed.dense.private())
         with torch.no_grad():
             for name in names:
                 target, spec = self._targets[name], sealed.specs[pairs[name]]

@@ -59,6 +59,18 @@ class Pinning:
             fetched.dense.release()
             raise
 
+    def mend(self, topic: TopicState, damaged: Sealed, deadline: float) -> None:
+        """Fetch the bytes of a version that SSD does not give back once more; the caller holds it. Raises what keeps it from that."""
+        fetched = self._fetch(topic, damaged.version, deadline)
+        try:
+            if fetched.digest != damaged.digest:
+                raise VersionNotHeld(
+                    "another version has that number by now", topic=topic.record.name, version=damaged.version
+                )
+            damaged.dense.refill(fetched.dense)
+        finally:
+            fetched.dense.release()
+
     def unpin(self, topic: TopicState) -> None:
         """Serve the newest version again, and each that comes."""
         with self._sink.changed:

@@ -20,13 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
-import msgspec
-import xxhash
-
 from ..consistency.gate import Ordering
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
+    CorruptTier,
     EventLost,
     InvalidEvent,
     ParamstreamError,
@@ -48,6 +46,7 @@ from .applying import Applier, TopicState
 from .beginning import Beginning, Start
 from .casting import Cast
 from .changelog.writing import WriteBack
+from .digests import TopicHeld, digest_of
 from .effects import Step
 from .feed import Feed
 from .links import MakeLink
@@ -56,6 +55,7 @@ from .moment import status_of
 from .pinning import Pinning
 from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
+from .resting import Resting
 from .row_reads import RowReads, handed_out
 from .scope import Scope, is_durable_only, time_left
 from .serving import Serving
@@ -151,7 +151,7 @@ class Replica:
         self._closed = False
         hello = self._hello(name, deadline)
         beginning = Beginning(begins, self._scope, every_version=catch_up == "all")
-        self._store.claim(self.name)
+        self._store.claim(self.name, self._applier.in_dram)
         try:
             self._begin(beginning, seeds, make_link, deadline)
         except BaseException:
@@ -180,6 +180,7 @@ class Replica:
         self._pinning = Pinning(
             self._sink, self._core, self._applier, self._store, directory, make_link, self._snapshot_dir
         )
+        self._resting = Resting(self._store, self._pinning)
         feed = Feed(self._core, self._sink, self._sink.lock)
         link = make_link(feed, lambda: hello, f"replica-{self.name}")
         self._link = feed.link = self._sink.link = self._sink.jumps.link = link
@@ -188,9 +189,9 @@ class Replica:
     # --- weights --------------------------------------------------------------------------------------------------------------
 
     def weights(self, version: int | None = None, topic: str | None = None) -> Weights:
-        """The version served, or a kept one: whole, without a copy. Never blocks.
+        """The version served, or a kept one: whole, without a copy. Blocks for the disk only, where the version lies on SSD.
 
-        Raises `VersionNotHeld` before the first commit, or where the version is not kept.
+        Raises `VersionNotHeld` before the first commit, or where the version is not kept; of one on SSD what `promote` raises.
         """
         if version is not None:
             check_version(version)
@@ -295,11 +296,34 @@ class Replica:
         """Serve the newest version again, and each that is committed. Nothing changes where no version is pinned."""
         self._pinning.unpin(self._topic(topic))
 
+    def demote(self, topic: str | None = None) -> None:
+        """Move the weights of a topic, or of all, to SSD and give their DRAM back: for engines that sleep between rollouts.
+
+        Every version kept goes, the one served too. What is committed from now on is applied and served as ever, and moved there as
+        well. Whoever reads weights, by `weights` or in a hold, has that version brought back and ends the rest, as `promote` does.
+        A version that somebody still reads (a `Weights`, or an array of one) follows when it is let go. A bound module has values of
+        its own, which stay where they are, and takes new versions as before. Blocks for the disk.
+
+        Raises `InvalidEvent` where the store has no ssd tier, `StorageFull` where SSD does not take all of it: the rest stays in DRAM,
+        and goes as soon as there is room.
+        """
+        self._resting.demote(self._states(topic))
+
+    def promote(self, topic: str | None = None, timeout: float = TIMEOUT_S) -> None:
+        """Bring the version served of a topic, or of all, back to DRAM, where it and what comes then stay. Blocks for the disk.
+
+        Other kept versions come back when they are asked for. What SSD gives back wrong is fetched again from the log, or a snapshot in
+        `snapshot_dir`. Raises `StorageFull` where DRAM has no room, `CorruptTier` where the bytes are found nowhere.
+        """
+        self._resting.promote(self._states(topic), timeout)
+
     # --- entries --------------------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes | str, topic: str | None = None) -> bytes | None:
         """The value under `key`. None where there is none, its time is over, or it is valid for another version than the one
-        served. Never blocks.
+        served. Blocks for the disk only, where the value lies on SSD.
+
+        Raises `CorruptTier` where SSD does not give it; the next put of the key mends that.
         """
         return self._get(self._topic(topic), key)
 
@@ -327,7 +351,7 @@ class Replica:
                     f"this replica serves at {self._serving.endpoint} already", remedy="Close that first"
                 )
             source = ReplicaSource(
-                self._core, self._sink, self._applier, self._store, self._scope.state_partitions, self._get
+                self._core, self._sink, self._applier, self._rows, self._scope.state_partitions, self._get
             )
             self._serving = serving = Serving(
                 source, bind, self.name, insecure=insecure, advertise=advertise, on_close=self._serves_no_more
@@ -426,23 +450,24 @@ class Replica:
 
     def digest(self) -> str:
         """32 hexadecimal digits over the served version and all entries and rows not removed, of every topic: equal on equal replicas.
-        Of rows it covers keys, values and optimizer's state, whichever tier they are in.
+        It covers keys, values and optimizer's state, whichever tier they are in.
 
-        Of one moment: nothing is applied while it is made.
+        Of one moment: rows are gone through while nothing is applied. Raises `CorruptTier` where SSD does not give what it took.
         """
         self._check_open()
         with self._sink.changed:
-            held: list[tuple[Any, ...]] = []
-            for state in sorted(self._applier.topics.values(), key=lambda state: state.record.name):
+            held: list[TopicHeld] = []
+            for state in self._applier.topics.values():
                 served = state.served
                 entries = [
-                    (key, entry.value, entry.deadline or 0)
+                    item
                     for number in self._scope.state_partitions(state.record)
-                    for key, entry in self._store.entries((state.record.id, number)).items()
+                    for item in self._store.entries((state.record.id, number)).items()
                 ]
                 weights = served.dense.digest if served is not None else b""
-                held.append((state.record.name, weights, sorted(entries), self._rows.digests(state.record)))
-        return xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(held))
+                held.append(TopicHeld(state.record.name, weights, entries, self._rows.digests(state.record)))
+        # Entries never change: they are read from SSD with nothing held up.
+        return digest_of(held)
 
     def snapshot(
         self,
@@ -574,6 +599,11 @@ class Replica:
                 return state
         raise UnknownTopic("this replica does not follow the topic", topic=name)
 
+    def _states(self, topic: str | None) -> list[TopicState]:
+        """The topic, or all."""
+        self._check_open()
+        return [self._topic(topic)] if topic is not None else list(self._applier.topics.values())
+
     def _retained(self, version: int | None, topic: str | None) -> tuple[TopicState, Sealed]:
         """The version served, or a kept one, which the caller is to release."""
         while True:
@@ -603,14 +633,19 @@ class Replica:
     def _value(self, state: TopicState, partition: PartitionId, key: bytes) -> bytes | None:
         at, heard, _ = self._sink.clock.get(partition, (0, 0.0, 0))
         now = at + int((time.monotonic() - heard) * 1e9) if at else 0
-        entry = self._store.entries(partition).get(key, now)
+        table = self._store.entries(partition)
+        entry = table.get(key, now)
         if entry is not None and entry.valid_for is not None:
             served = state.served
             if served is None or not served.may_be_read_beside(partition, entry.position, *entry.valid_for):
                 return None
         if self._recorder is not None and not self._closed:  # What a close has given back already is no miss.
             self._recorder.reads_entry(partition, key, entry)
-        return None if entry is None else entry.value
+        try:
+            return None if entry is None else table.read(key, entry)
+        except CorruptTier as error:
+            error.topic, error.partition = state.record.name, partition[1]
+            raise
 
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)
@@ -625,8 +660,10 @@ class Replica:
 
     def _view(self, topic: str, sealed: Sealed) -> Weights:
         """Of a version that the caller has retained."""
-        slot = sealed.dense.slot
-        mapping = slot.private() if self._arrays == "torch" else slot.shared()
+        state = self._topic(topic)
+        state.rests = False
+        self._resting.bring_back(state, sealed, TIMEOUT_S)
+        mapping = sealed.dense.private() if self._arrays == "torch" else sealed.dense.shared()
         return Weights(topic, sealed, mapping, self._arrays, lambda: self._directory.to_names(sealed.vector))
 
     def _serves_no_more(self) -> None:

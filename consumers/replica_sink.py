@@ -336,6 +336,7 @@ class ReplicaSink:
         self._tell_listeners()
         self.jumps.tick(now)
         self._applier.free_idle(now)
+        self._applier.move_idle()
         if now >= self._report_at and self.link.connected:
             self._report_at = now + REPORT_S
             self.link.send(self.report())

@@ -56,21 +56,25 @@ class BeforeImages:
         charged.
         """
         held = self._store.entries(self._partition).held
-        sizes = [
-            IMAGE_BYTES + len(key) + (len(before.value) if (before := held(key)) is not None else 0) for key in keys
-        ]
+        sizes = [_image_bytes(key, held(key)) for key in keys]
         self._store.charge_staging(sum(sizes))
         return sizes
 
     def keep(self, position: int, key: bytes, before: Entry | None, nbytes: int) -> None:
         """The event at `position` changed `key`, which was `before`; `nbytes` were charged for it."""
-        self._images.append(_Image(position, key, before, nbytes))
-        self._nbytes += nbytes
+        # Its value may have come from SSD, or gone there, since then.
+        taken = _image_bytes(key, before)
+        if taken > nbytes:
+            self._store.charge_staging(taken - nbytes, forced=True)
+        else:
+            self._store.refund_staging(nbytes - taken)
+        self._images.append(_Image(position, key, before, taken))
+        self._nbytes += taken
 
     def keep_removed(self, position: int, key: bytes, before: Entry) -> None:
         """The event at `position` removed an entry whose time was over. Its own bytes, just given back, pay for the image."""
-        nbytes = IMAGE_BYTES + len(key) + len(before.value)
-        self._store.charge_staging(nbytes)
+        nbytes = _image_bytes(key, before)
+        self._store.charge_staging(nbytes, forced=True)
         self.keep(position, key, before, nbytes)
 
     def room_for_rows(self, nbytes: int) -> None:
@@ -112,3 +116,8 @@ class BeforeImages:
     def _refund(self, nbytes: int) -> None:
         self._nbytes -= nbytes
         self._store.refund_staging(nbytes)
+
+
+def _image_bytes(key: bytes, before: Entry | None) -> int:
+    """DRAM that the image takes; a value on SSD stays there with it."""
+    return IMAGE_BYTES + len(key) + (before.dram_bytes if before is not None else 0)

@@ -119,8 +119,8 @@ class Assembly:
         lacking = [c.position for c in staged if (c.writer, c.sequence) not in self._fed and c.writer in self._wanted]
         return min(lacking) - 1 if lacking else 0
 
-    def finish(self, vector: VersionVector[int]) -> Sealed:
-        """Prove every digest and seal. Raises `CorruptLog`, after which it is to be dropped."""
+    def finish(self, vector: VersionVector[int], store: TieredStore) -> Sealed:
+        """Prove every digest and seal, in `store`, whose slot it is. Raises `CorruptLog`, after which it is to be dropped."""
         for name, spec in self.specs.items():
             if self._filling.digest(spec.tied_to or name) != spec.digest:
                 raise self._wrong(f"the bytes of tensor {name!r} do not have the digest that its part names", name)
@@ -128,9 +128,7 @@ class Assembly:
         whole = version_digest(self.specs.values())
         if self.commit.digest not in (whole, version_digest(s for n, s in self.specs.items() if n in listed)):
             raise self._wrong("the parts do not have the digest that the commit names", None)
-        dense = DenseVersion(
-            self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot
-        )  # fmt: skip
+        dense = store.seal(self.commit.version, self.frame.position, self.commit.digest, self.extents, self.slot)
         if self._early is not None:
             self._early.hand_over()
         needs = decode_vector(self.commit.needs)
@@ -289,7 +287,7 @@ class Versions:
         """Prove the digests; the result is not shown yet."""
         self._assembly = None
         try:
-            return assembly.finish(vector)
+            return assembly.finish(vector, self._store)
         except CorruptLog:
             assembly.drop()
             raise
@@ -384,10 +382,10 @@ class Versions:
     def _let_go(self, keep: int, *, short_of_memory: bool = False) -> None:
         """The newest `keep` stay, and all that a loss could bring back: the newest durable one, and those above it.
 
-        Short of memory, of those only the newest durable one.
+        Short of memory, of those only the newest durable one, and what takes none, since it lies on SSD.
         """
         durable = [sealed for sealed in self.kept if sealed.position <= self._durable]
-        above = () if short_of_memory else self.kept[len(durable) :]
+        above = [sealed for sealed in self.kept[len(durable) :] if not (short_of_memory and sealed.dense.is_resident)]
         stay = {id(sealed) for sealed in (*self.kept[-keep:], *durable[-1:], *above)}
         gone = [sealed for sealed in self.kept if id(sealed) not in stay]
         if gone:

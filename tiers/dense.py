@@ -132,6 +132,10 @@ class DenseVersion:
         """Its bytes, as `Slot.readonly_buffer`. Blocks and raises as `shared` does."""
         return self._in_slot(lambda slot: slot.readonly_buffer)
 
+    def promote(self) -> None:
+        """Brings it back to DRAM, where it is on SSD. Blocks and raises as `shared` does."""
+        self._in_slot(lambda _: None)
+
     def retain(self) -> bool:
         """Adds a reference. False, with nothing added, once the last one is gone: look then for the version served by now."""
         with self._lock:

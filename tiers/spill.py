@@ -48,14 +48,19 @@ class Spill:
         return self._counts
 
     @property
+    def full(self) -> str:
+        """Why the last value that was to be moved stayed, until one is moved again; else ""."""
+        return self._write_error
+
+    @property
     def error(self) -> str:
-        """Why the last value that was to be moved stayed, until one is moved again; else the last read that failed; else ""."""
+        """`full`, or else the last read that failed, for whoever looks."""
         return self._write_error or self._read_error
 
     @property
     def hint(self) -> str:
         """For the error of a DRAM that is full."""
-        return f"nothing of it could leave, since {self._write_error}" if self._write_error else ""
+        return f"nothing of it could leave, since {self.full}" if self.full else ""
 
     def put(self, data: Buffer) -> Blob | None:
         """A blob of `data`; None where that failed, or failed within the last `TRY_AGAIN_S` seconds. The caller then keeps what it has.

@@ -10,7 +10,7 @@ from ...events.digest import tensor_digest, version_digest
 from ...events.kinds import TensorSpec
 from ...events.manifest import FileRecord, SealedRecord, TensorRecord, positions_of, vector_of
 from ...events.tensorfile import METADATA, TAG_OF_DTYPE, decode_header, encode_header, in_file_order
-from ...tiers.dense import DenseVersion, Extent, lay_out
+from ...tiers.dense import Extent, lay_out
 from ...tiers.store import TieredStore
 from ..versions import Sealed
 
@@ -29,7 +29,9 @@ def stored_names(sealed: Sealed) -> dict[str, str]:
 
 
 def pieces_of(sealed: Sealed, topic: str) -> Iterator[bytes | memoryview]:
-    """The file of a version that the caller holds. Nothing is copied."""
+    """The file of a version that the caller holds. Nothing is copied; one that lies on SSD comes back to DRAM for it, with the errors of
+    `DenseVersion.readonly_buffer`.
+    """
     stored = stored_names(sealed)
     described = {stored[name]: _in_file(sealed.specs[name]) for name in stored}
     names = {held: name for name, held in stored.items()}
@@ -37,7 +39,7 @@ def pieces_of(sealed: Sealed, topic: str) -> Iterator[bytes | memoryview]:
     about = {"format": "pt", "topic": topic, "version": str(sealed.version), "digest": sealed.digest}
     header, _ = encode_header({name: described[name] for name in order}, about)
     yield header
-    buffer = sealed.dense.slot.readonly_buffer
+    buffer = sealed.dense.readonly_buffer()
     for name in order:
         at = sealed.dense.extents[names[name]]
         yield buffer[at.offset : at.offset + at.nbytes]
@@ -91,7 +93,7 @@ def load(record: SealedRecord, data: memoryview, place: str, store: TieredStore)
         slot.release()
         raise
     placed: dict[str, Extent] = {name: extents[spec.tied_to or name] for name, spec in specs.items()}
-    dense = DenseVersion(record.version, record.position, bytes.fromhex(record.digest), placed, slot)
+    dense = store.seal(record.version, record.position, bytes.fromhex(record.digest), placed, slot)
     needs: VersionVector[int] = vector_of(record.needs)
     return Sealed(dense, specs, vector_of(record.vector), record.rewind, record.first, record.time, needs)
 
