@@ -64,6 +64,10 @@ class Slab:
         with self._lock:
             self._free.append(page)
 
+    def release(self) -> None:
+        """Gives the memory back to the device; rows that somebody still reads keep it."""
+        self._memory = self._memory[:0].clone()
+
     def rows(self, dtype: torch.dtype, dim: int) -> torch.Tensor:
         """The slab as rows of `dim` values of `dtype`: a view, (slab bytes // row bytes, dim)."""
         row_bytes = dim * dtype.itemsize

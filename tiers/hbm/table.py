@@ -8,9 +8,9 @@ value than the tiers below had when it began; and what changed between its two r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -50,6 +50,12 @@ class HbmCounters:
     """Rows not brought in, because all slots were in use, or too many others were asked for."""
     failures: int = 0
     """Times that rows could not be read below to be brought in."""
+
+    @classmethod
+    def sum(cls, several: Iterable[HbmCounters]) -> HbmCounters:
+        """Of several tables together."""
+        columns = zip(*(astuple(each) for each in several), strict=True)
+        return cls(*(sum(column) for column in columns))
 
 
 class Owner(Protocol):
@@ -121,6 +127,7 @@ class HbmTable:
         self._ending: list[tuple[Done, Places]] = []
         """Readings whose work on the device may not be done."""
         self._counters = HbmCounters()
+        self.is_closed = False
 
     def __len__(self) -> int:
         """Rows that a lookup finds on the device."""
@@ -266,9 +273,10 @@ class HbmTable:
             if len(again) and self._owner.ask(self, again, again=True):
                 self._count(refreshed=len(again))
 
-    def clear(self) -> None:
-        """All rows are gone below."""
+    def close(self) -> None:
+        """All rows are gone below. Look-ups that are still made read there; nothing is brought in any more."""
         with self._lock:
+            self.is_closed = True
             self._slots.clear()
 
     # --- the writer -----------------------------------------------------------------------------------------------------------
@@ -280,13 +288,13 @@ class HbmTable:
         """
         with self._lock:
             self._end_what_is_done()
-            wanted = self._slots.missing(np.unique(keys))
+            wanted = keys[:0] if self.is_closed else self._slots.missing(np.unique(keys))
         return sum(self._bring(wanted[low : low + PIECE_ROWS], again) for low in range(0, len(wanted), PIECE_ROWS))
 
     def _bring(self, wanted: Keys, again: bool) -> int:
         self._make_room(len(wanted))
         with self._lock:
-            slots = self._slots.reserve(wanted)
+            slots = self._slots.reserve(wanted if not self.is_closed else wanted[:0])
             self._count(passed=len(wanted) - len(slots))
         there = np.zeros(len(slots), np.bool_)
         try:

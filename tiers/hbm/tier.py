@@ -1,7 +1,7 @@
 """The HBM tier: the slab on the device, the tables that share it, and the one thread that writes into it.
 
     hbm = Hbm("2GiB", dram_budget)
-    table = hbm.table(64, "float32", below)     # below(keys) -> values, found
+    table = hbm.table((topic, "users"), 64, "float32", below)     # below(keys) -> values, found
     rows, found = table.lookup(keys)            # on the device
     hbm.prefetch(table, keys)                   # brought in when this returns
     hbm.close()
@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, final
 
-import numpy as np
 import torch
 
-from ...errors import InvalidEvent, ParamstreamError, StorageFull
+from ...errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, StorageFull
 from ..budget import Budget
 from .copying import Copier, staging_bytes
 from .lanes import Lane, callers_lane, side_lane
 from .slab import Slab
 from .slots import Keys
-from .table import Below, HbmTable
+from .table import Below, HbmCounters, HbmTable
+
+Name = tuple[int, str]
+"""A topic's id, and a table's name: rows of all its partitions lie together."""
 
 MAX_ASKED_KEYS: Final = 1 << 20
 """Keys that wait for the writer and nobody waits for: of some seconds."""
@@ -48,11 +51,15 @@ class HbmUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    table: HbmTable
-    keys: Keys
+class _Task:
+    """What the writer is to do; it gives how many rows came in."""
+
+    work: Callable[[], int]
+    of: HbmTable | None
     done: Future[int] | None
-    again: bool = False
+    """None where nobody waits for it."""
+    keys: int = 0
+    """How many are waiting with it, where nobody waits for it."""
 
 
 @final
@@ -89,81 +96,80 @@ class Hbm:
             dram.refund(self._staging_bytes)
             raise self._budget.full(limit, f"the device says: {error}") from error
         self.callers_lane = callers or callers_lane(device)
+        self._named: dict[Name, HbmTable] = {}
         self._tables: list[HbmTable] = []
-        self._wishes: deque[_Wish] = deque()
-        self._asked = 0
+        """All that have pages, those too that are forgotten and still read."""
+        self._tasks: deque[_Task] = deque()
+        self._waiting_keys = 0
         self._changed = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def table(self, dim: int, dtype: str, below: Below) -> HbmTable:
-        """A new table, empty, that takes memory of the slab as rows come in. Dropped by `forget`."""
-        table = HbmTable(self, dim, dtype, below)
-        with self._changed:
-            self._tables.append(table)
-        return table
+    @property
+    def device(self) -> torch.device:
+        """Where the rows lie."""
+        return self.slab.device
 
-    def forget(self, table: HbmTable) -> None:
-        """The table is gone below: its rows go, and its memory as soon as nobody reads it and others need it."""
-        table.clear()
+    # --- tables ---------------------------------------------------------------------------------------------------------------
+
+    def table(self, name: Name, dim: int, dtype: str, below: Below) -> HbmTable:
+        """The table of that name; on first use a new one, empty, that takes memory of the slab as rows come in.
+
+        Raises `ParamstreamError` where the tier is closed.
+        """
+        with self._changed:
+            self._check_open()
+            table = self._named.get(name)
+            if table is None:
+                table = self._named[name] = HbmTable(self, dim, dtype, below)
+                self._tables.append(table)
+            return table
+
+    def changed(self, name: Name, keys: Keys) -> None:
+        """Rows change below, as `HbmTable.drop` has it; nothing happens where there is no such table."""
+        table = self._named.get(name)
+        if table is not None:
+            table.drop(keys)
+
+    def forget(self, name: Name) -> None:
+        """The table is gone below: its rows are found no more, and its memory is others' as soon as nobody reads it."""
+        with self._changed:
+            table = self._named.pop(name, None)
+        if table is not None:
+            table.close()
+
+    # --- what the writer is asked for -------------------------------------------------------------------------------------------
 
     def ask(self, table: HbmTable, keys: Keys, *, again: bool = False) -> bool:
         """Rows of `keys` are wanted; the writer brings them when it can. False where it has too much to do, or the tier is closed."""
         with self._changed:
-            if self._closed or self._asked + len(keys) > MAX_ASKED_KEYS:
+            if self._closed or self._waiting_keys + len(keys) > MAX_ASKED_KEYS:
                 return False
-            self._asked += len(keys)
-            self._wish(_Wish(table, keys, None, again))
+            self._waiting_keys += len(keys)
+            self._add(_Task(lambda: table.bring(keys, again=again), table, None, len(keys)))
             return True
 
     def prefetch(self, table: HbmTable, keys: Keys, timeout: float = 30.0) -> int:
         """Brings rows in; blocks until they are there, and returns how many came. Those that found no slot are read around the tier.
 
-        Raises what reading below raised, `TimeoutError` after `timeout` s, and `ParamstreamError` where the tier is closed.
+        Raises what reading below raised, `ParamstreamTimeout` after `timeout` s, and `ParamstreamError` where the tier is closed.
         """
-        done: Future[int] = Future()
-        with self._changed:
-            if self._closed:
-                raise ParamstreamError("the HBM tier is closed", remedy="Make another store")
-            self._wish(_Wish(table, keys, done))
-        return done.result(timeout)
+        return self._do(lambda: table.bring(keys), timeout)
 
-    def settle(self, timeout: float = 30.0) -> bool:
-        """Blocks until the writer has done all that it was asked for by now, for tests and figures; whether it did."""
-        done: Future[int] = Future()
-        with self._changed:
-            if self._closed or self._thread is None:
-                return True
-            self._wish(_Wish(self._tables[0], np.empty(0, np.int64), done))
-        try:
-            done.result(timeout)
-        except TimeoutError:
-            return False
-        return True
+    def settle(self, timeout: float = 30.0) -> None:
+        """Blocks until the writer has done all that it was asked for by now. Raises `ParamstreamTimeout` after `timeout` s."""
+        self._do(lambda: 0, timeout)
 
     def usage(self) -> HbmUsage:
         """Of this moment. Any thread."""
         tables = list(self._tables)
         host = self._staging_bytes + sum(table.host_bytes for table in tables)
         rows = sum(len(table) for table in tables)
-        return HbmUsage(str(self.slab.device), self._budget.limit, self._budget.held, rows, host)
+        return HbmUsage(str(self.device), self._budget.limit, self._budget.held, rows, host)
 
-    def page_for(self, table: HbmTable) -> int | None:
-        """For the writer alone: a page that nobody has, or one of a table that has more than its share while this one has less."""
-        charged = table.bytes_for_page()
-        try:
-            self._dram.charge(charged)
-        except StorageFull:
-            return None
-        page = self.slab.take()
-        if page is None:
-            share = self.slab.pages / len(self._tables)
-            richest = max(self._tables, key=lambda each: each.pages)
-            if table.pages + 1 <= share and richest.pages > share:
-                page = richest.give_up_page()
-        if page is None:
-            self._dram.refund(charged)
-        return page
+    def counters(self) -> HbmCounters:
+        """Of all tables together that are there."""
+        return HbmCounters.sum(table.counters() for table in list(self._named.values()))
 
     def close(self, timeout: float = 30.0) -> None:
         """Ends the writer and gives the memory back. Tensors that were handed out stay. A second call changes nothing."""
@@ -174,40 +180,87 @@ class Hbm:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(timeout)
-        for wish in self._wishes:
-            if wish.done is not None:
-                wish.done.set_exception(ParamstreamError("the HBM tier was closed"))
-        self._wishes.clear()
+        for task in self._tasks:
+            if task.done is not None:
+                task.done.set_exception(ParamstreamError("the HBM tier was closed"))
+        self._tasks.clear()
         self._dram.refund(self._staging_bytes + sum(table.host_bytes for table in self._tables))
+        for table in self._named.values():
+            table.close()
+        self._named.clear()
+        self._tables.clear()
+        self.slab.release()
         self._budget.refund(self._budget.held)
 
-    def _wish(self, wish: _Wish) -> None:
-        self._wishes.append(wish)
+    # --- the writer -----------------------------------------------------------------------------------------------------------
+
+    def page_for(self, table: HbmTable) -> int | None:
+        """A page that nobody has, or one of a table that has more than its share while this one has less."""
+        charged = table.bytes_for_page()
+        try:
+            self._dram.charge(charged)
+        except StorageFull:
+            return None
+        page = self.slab.take()
+        if page is None:
+            page = self._page_of_another(table)
+        if page is None:
+            self._dram.refund(charged)
+        return page
+
+    def _page_of_another(self, table: HbmTable) -> int | None:
+        tables = list(self._tables)
+        share = self.slab.pages // max(1, sum(not each.is_closed for each in tables))
+        for other in sorted(tables, key=lambda each: (each.is_closed, each.pages), reverse=True):
+            if other.is_closed or (other.pages > share > table.pages):
+                page = other.give_up_page()
+                if other.is_closed and not other.pages:
+                    self._tables.remove(other)
+                    self._dram.refund(other.host_bytes)
+                if page is not None:
+                    return page
+        return None
+
+    def _do(self, work: Callable[[], int], timeout: float) -> int:
+        done: Future[int] = Future()
+        with self._changed:
+            self._check_open()
+            self._add(_Task(work, None, done))
+        try:
+            return done.result(timeout)
+        except TimeoutError:
+            raise ParamstreamTimeout(f"the writer of the HBM tier was not done within {timeout} s") from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ParamstreamError("the HBM tier is closed", remedy="Make another store")
+
+    def _add(self, task: _Task) -> None:
+        self._tasks.append(task)
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="paramstream-hbm", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
     def _write(self) -> None:
-        while (wish := self._next()) is not None:
+        while (task := self._next()) is not None:
             try:
-                came = wish.table.bring(wish.keys, again=wish.again)
+                came = task.work()
             except (ParamstreamError, OSError, RuntimeError) as error:
                 # Rows that cannot be read are not brought in. Who reads them is told by the tiers below.
-                if wish.done is not None:
-                    wish.done.set_exception(error)
-                else:
-                    wish.table.failed()
+                if task.done is not None:
+                    task.done.set_exception(error)
+                elif task.of is not None:
+                    task.of.failed()
             else:
-                if wish.done is not None:
-                    wish.done.set_result(came)
+                if task.done is not None:
+                    task.done.set_result(came)
 
-    def _next(self) -> _Wish | None:
+    def _next(self) -> _Task | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._wishes or self._closed)
+            self._changed.wait_for(lambda: self._tasks or self._closed)
             if self._closed:
                 return None
-            wish = self._wishes.popleft()
-            if wish.done is None:
-                self._asked -= len(wish.keys)
-            return wish
+            task = self._tasks.popleft()
+            self._waiting_keys -= task.keys
+            return task

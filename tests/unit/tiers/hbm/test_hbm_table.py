@@ -33,7 +33,7 @@ class Setup:
         self.truth = Truth(dim, dtype)
         self.truth.fill(range(100))
         self.tier = Hbm(rows * dim * self.truth.dtype.itemsize, self.dram, torch.device("cpu"), **lanes)
-        self.table = self.tier.table(dim, dtype, self.truth.read)
+        self.table = self.tier.table((1, "users"), dim, dtype, self.truth.read)
         self.truth.above = self.table
 
     def resident(self, keys: NDArray[np.int64]) -> bool:
@@ -62,7 +62,7 @@ def test_a_lookup_gives_the_bits_of_the_lookup_below_in_the_order_asked(small: S
         below, found_below = small.truth.read(asked)
         assert same(rows, below)
         assert found.tolist() == found_below.tolist() == [True] * 5 + [False, True]
-        assert small.tier.settle()
+        small.tier.settle()
     assert small.table.counters().hits > 0
 
 
@@ -109,7 +109,7 @@ def test_a_change_below_is_seen_by_the_next_lookup_and_the_row_comes_again(small
     assert small.resident(keys_of(1, 2))
     small.truth.write(keys_of(1), 0.25)
     assert same(small.table.lookup(keys_of(1, 2))[0], small.truth.read(keys_of(1, 2))[0])
-    assert small.tier.settle()
+    small.tier.settle()
     assert small.resident(keys_of(1, 2))
     assert small.table.counters().refreshed == 1
 
@@ -117,7 +117,7 @@ def test_a_change_below_is_seen_by_the_next_lookup_and_the_row_comes_again(small
 def test_a_row_that_nobody_read_since_it_came_is_not_refreshed(small: Setup) -> None:
     assert small.tier.prefetch(small.table, keys_of(1)) == 1
     small.truth.write(keys_of(1), 0.25)
-    assert small.tier.settle()
+    small.tier.settle()
     assert len(small.table) == 0
     assert small.table.counters().dropped == 1
 
@@ -127,7 +127,7 @@ def test_a_row_that_was_used_before_it_changed_outlives_rows_that_nobody_asked_f
     small.tier.prefetch(small.table, hot)
     small.table.lookup(hot)
     small.truth.write(hot, 0.25)
-    assert small.tier.settle()
+    small.tier.settle()
     for cold in range(20, 60):
         small.tier.prefetch(small.table, keys_of(cold))
     assert small.resident(hot)
@@ -140,7 +140,7 @@ def test_a_change_while_a_row_is_on_its_way_in_leaves_no_old_value(small: Setup)
     small.truth.after_read = lambda: next(changes, lambda: None)()
     small.tier.prefetch(small.table, keys_of(1))
     assert same(small.table.lookup(keys_of(1))[0], small.truth.read(keys_of(1))[0])
-    assert small.tier.settle()
+    small.tier.settle()
     assert same(small.table.lookup(keys_of(1))[0], small.truth.read(keys_of(1))[0])
 
 
@@ -163,7 +163,7 @@ def test_held_rows_stay_while_others_are_prefetched_M05(small: Setup) -> None:
         # What is not there is read around the tier, and right.
         assert same(small.table.lookup(second)[0], small.truth.read(second)[0])
         assert same(held.values[held.index], small.truth.read(first)[0])
-        assert small.tier.settle()
+        small.tier.settle()
         assert small.resident(first)
     assert small.tier.prefetch(small.table, second) == 8
     assert small.resident(second)
@@ -176,7 +176,7 @@ def test_held_rows_keep_their_values_while_they_change_below_M05(small: Setup) -
     with small.table.hold(batch) as held:
         small.truth.write(keys_of(4, 5, 6), 0.5)
         assert same(small.table.lookup(batch)[0], small.truth.read(batch)[0])
-        assert small.tier.settle()
+        small.tier.settle()
         assert small.tier.prefetch(small.table, np.arange(50, 58, dtype=np.int64)) <= 5
         assert same(held.values[held.index], before)
     assert same(small.table.lookup(batch)[0], small.truth.read(batch)[0])
@@ -230,12 +230,12 @@ def test_two_tables_share_the_slab_and_the_second_gets_its_share() -> None:
     other.fill(range(100_000))
     tier = Hbm(1 << 20, dram, torch.device("cpu"))
     try:
-        first = tier.table(DIM, "float32", truth.read)
+        first = tier.table((1, "first"), DIM, "float32", truth.read)
         asked = np.arange(30_000, dtype=np.int64)
         tier.prefetch(first, asked)
         assert first.pages == tier.slab.pages
         assert len(first) == (1 << 20) // ROW_BYTES
-        second = tier.table(5, "float64", other.read)
+        second = tier.table((1, "second"), 5, "float64", other.read)
         tier.prefetch(second, asked)
         assert second.pages == first.pages == tier.slab.pages // 2
         for table, below in ((first, truth), (second, other)):
@@ -250,7 +250,7 @@ def test_what_the_host_keeps_is_charged_to_dram_and_refused_without_harm() -> No
     truth.fill(range(100))
     tight = Hbm(1 << 20, Budget(100), torch.device("cpu"))
     try:
-        table = tight.table(DIM, "float32", truth.read)
+        table = tight.table((1, "users"), DIM, "float32", truth.read)
         assert tight.prefetch(table, keys_of(1, 2)) == 0
         assert same(table.lookup(keys_of(1, 2))[0], truth.read(keys_of(1, 2))[0])
         assert tight.usage().held == 1 << 20
@@ -260,7 +260,7 @@ def test_what_the_host_keeps_is_charged_to_dram_and_refused_without_harm() -> No
 
 def test_a_row_that_is_longer_than_a_page_is_read_around_the_tier() -> None:
     setup = Setup(1, dim=1024)
-    wide = setup.tier.table(3000, "float32", Truth(3000).read)
+    wide = setup.tier.table((1, "wide"), 3000, "float32", Truth(3000).read)
     try:
         assert setup.tier.prefetch(wide, keys_of(1)) == 0
         assert wide.lookup(keys_of(1))[0].shape == (1, 3000)
@@ -328,7 +328,16 @@ def test_after_close_nothing_is_brought_in_and_all_is_given_back() -> None:
         setup.tier.prefetch(setup.table, keys_of(2))
 
 
-def test_a_table_is_dropped_whole(small: Setup) -> None:
-    small.tier.prefetch(small.table, keys_of(1, 2, 3))
-    small.tier.forget(small.table)
-    assert len(small.table) == 0
+def test_a_table_that_is_gone_gives_its_memory_to_others_once_nobody_reads_it(small: Setup) -> None:
+    rows, other = keys_of(1, 2, 3), Truth(DIM)
+    other.fill(range(20))
+    small.tier.prefetch(small.table, rows)
+    heir = small.tier.table((2, "heir"), DIM, "float32", other.read)
+    with small.table.hold(rows) as held:
+        small.tier.forget((1, "users"))
+        assert len(small.table) == 0
+        assert small.tier.prefetch(small.table, rows) == 0
+        assert small.tier.prefetch(heir, np.arange(8, dtype=np.int64)) == 0
+        assert same(held.values[held.index], small.truth.read(rows)[0])
+    assert small.tier.prefetch(heir, np.arange(8, dtype=np.int64)) == 8
+    assert small.tier.table((1, "users"), DIM, "float32", small.truth.read) is not small.table
