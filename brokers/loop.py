@@ -21,7 +21,7 @@ from ..errors import CorruptLog, Fenced, InvalidEvent, ParamstreamError, Unknown
 from ..eventlog.log import PartitionLog
 from ..events.codec import MAGIC as EVENT_MAGIC
 from ..events.codec import Buffer, EventFrame, decode_event
-from ..events.kinds import Payload
+from ..events.kinds import Kind, Payload
 from ..events.limits import MAX_EVENT_BYTES
 from ..transport.calls import BrokerRecord
 from ..transport.messages import (
@@ -225,7 +225,7 @@ class Loop:
             assert error is not None
             self._clients.send(peer, _refusal(frame, error))
             return
-        room = self._trimming.has_room(frame.nbytes)
+        room = self._trimming.has_room(frame.nbytes, is_input=frame.kind is Kind.DENSE_GRADIENTS)
         now_ns = time.monotonic_ns()
         if frame.head.incarnation in peer.joined:
             peer.wrote_ns[frame.head.incarnation] = now_ns

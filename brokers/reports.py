@@ -46,14 +46,18 @@ class Reports:
         for name, (at, report) in self._reports.items():
             if topic not in report.topics:
                 continue
-            position = next((need for *where, need in report.needs if tuple(where) == partition), None)
+            position, taken = _at(report.needs, partition), _at(report.taken, partition)
             # A pinned version may stay for long; it is in memory, and must not hold the log meanwhile.
             served = [] if topic in report.pinned else [commit for of, _, commit, _ in report.served if of == topic]
             fetched = [commit for of, commit in report.fetching if of == topic]
-            found.append(Lease(name, position, now - at, (*served, *fetched), report.processes))
+            found.append(Lease(name, position, now - at, (*served, *fetched), taken))
         return found
 
     def forget_old(self) -> None:
         """Drop those so old that nobody asks for them any more: names of replicas are without number."""
         before = time.monotonic() - REMEMBER_S
         self._reports = {name: known for name, known in self._reports.items() if known[0] > before}
+
+
+def _at(positions: tuple[tuple[int, int, int], ...], partition: PartitionId) -> int | None:
+    return next((at for *where, at in positions if tuple(where) == partition), None)

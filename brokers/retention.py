@@ -48,8 +48,8 @@ class Lease:
     position: int | None
     age_s: float
     commits: tuple[int, ...] = ()
-    processes: bool = False
-    """It is a processor's: what lies after `position` is its input, which nothing else has."""
+    taken: int | None = None
+    """Of a processor, which has everything up to there for good: what lies after it is its input, which nothing else has."""
 
 
 def lowest_needed(
@@ -88,17 +88,15 @@ def lowest_needed(
 def _needed_of_state(head: int, leases: Sequence[Lease], use: LogUse, copied: int, has_inputs: bool) -> int:
     if not copied:
         return 0
-    held: list[tuple[int, bool]] = [
-        (lease.position + 1, lease.processes)
-        for lease in leases
-        if lease.position is not None and lease.age_s < LEASE_S
-    ]
-    processors = [at for at, processes in held if processes]
-    if has_inputs and not processors:
+    held = [lease for lease in leases if lease.age_s < LEASE_S]
+    taken = [lease.taken for lease in held if lease.taken is not None]
+    if has_inputs and not taken:
         # Whoever is to take them is away, or still to come: its publishers wait for it at the log's limit.
         return 0
-    needed: list[int] = [head, copied + 1, *(processors if has_inputs else ())]
+    needed = [head, copied + 1]
+    if has_inputs:
+        needed.append(min(taken) + 1)
     if not use.is_nearly_full:
         # Past that a replica begins again with the snapshot: one that stands still must not stop all publishers.
-        needed += [at for at, _ in held]
+        needed += [lease.position + 1 for lease in held if lease.position is not None]
     return min(needed)

@@ -25,6 +25,10 @@ TRIM_S, PRESSED_TRIM_S = 1.0, 0.02
 versions is not refused for those that are old already."""
 
 
+KEPT_FOR_OUTPUTS = 4
+"""Inputs of processors leave a quarter of the log free."""
+
+
 class Trimming:
     """In the loop's thread."""
 
@@ -45,28 +49,31 @@ class Trimming:
 
     def tick(self, now: float) -> None:
         if now >= self._next or (now >= self._next_pressed and self._use().is_half_full):
-            self._trim(now)
+            self._trim(now, self._use())
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether the log takes so much more. Where it does not, what nobody needs leaves it first."""
-        now = time.monotonic()
-        if self._partitions.nbytes + nbytes > self._partitions.limit and now >= self._next_pressed:
+    def has_room(self, nbytes: int, *, is_input: bool = False) -> bool:
+        """Whether the log takes so much more. Where it does not, what nobody needs leaves it first.
+
+        `is_input`: of processors, whose outputs must have room yet, or they would never have the inputs behind them.
+        """
+        now, limit = time.monotonic(), self._partitions.limit
+        most = limit - limit // KEPT_FOR_OUTPUTS if is_input else limit
+        if self._partitions.nbytes + nbytes > most and now >= self._next_pressed:
             # What was appended in this batch may have made older versions needless, once it is durable.
             self._end_batch()
-            self._trim(now)
-        return self._partitions.nbytes + nbytes <= self._partitions.limit
+            self._trim(now, LogUse(limit, limit))
+        return self._partitions.nbytes + nbytes <= most
 
     def _use(self) -> LogUse:
         return LogUse(self._partitions.nbytes, self._partitions.limit)
 
-    def _trim(self, now: float) -> None:
+    def _trim(self, now: float, use: LogUse) -> None:
         self._next, self._next_pressed = now + TRIM_S, now + PRESSED_TRIM_S
         self._reports.forget_old()
         self._calls.forget_names(
             (name for peer in self._clients for name in peer.joined.values()),
             (peer.name for peer in self._clients),
         )
-        use = self._use()
         for partition, owned in self._partitions.owned.items():
             if owned.error is not None or partition in self._cutting:
                 continue

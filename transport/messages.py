@@ -240,8 +240,11 @@ class Report(Message, frozen=True):
     """(topic, position of the commit) of each version that is fetched, out of turn, to be served next: the log must hold it."""
     serves: str = ""
     """Where it answers look-ups of the partitions in `applied`; empty where it does not."""
-    processes: bool = False
-    """It is a processor's task: what its lease names is its input, and held however full the log is."""
+    taken: tuple[tuple[Id, Number, At], ...] = ()
+    """Of a processor's task: what it has in its newest snapshot. What comes after it is its input, and held however full the log is; what
+    its lease names beside that is for the snapshot before."""
+    tiers: tuple[tuple[str, int, int], ...] = ()
+    """(tier, bytes of its budget, bytes held) of each tier of its store."""
 
 
 # --- fetching -----------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ class Task:
             lag_events=lag_events,
             needs=((topic, number, self._needed),),
             error=self._last_error,
-            processes=True,
+            taken=((topic, number, self._saved),),
         )
 
 

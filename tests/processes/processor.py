@@ -4,6 +4,7 @@
     relay     gives one gradient of 1 for each one that it sees, to keys that go to both partitions of its sink
     collector sums what the relay gives
     maker     publishes a version of several chunks for every tenth gradient of partition 0
+    server    is the parameter server of `training.py`
 
 It says `up` once every task follows its partition, and then answers `status`. At the end of its input it closes.
 """
@@ -21,6 +22,7 @@ from paramstream.consumers.events import Event
 
 from .lines import Line, Lines, say
 from .patience import patiently
+from .training import SERVED
 
 SOURCE, SUMS, ONES, TOTALS, MODEL = "grads", "sums", "ones", "totals", "model"
 TABLE = "t"
@@ -65,6 +67,7 @@ PROCESSORS = {
     "relay": ps.processor(SOURCE, ONES)(relay),
     "collector": ps.processor(ONES, TOTALS)(add),
     "maker": ps.processor(SOURCE, MODEL)(make),
+    "server": SERVED,
 }
 
 

@@ -153,19 +153,19 @@ def inputs_of(before: int, events: int, after: int) -> tuple[PartitionCore, int]
 
 
 def reader(position: int, age_s: float = 1.0) -> Lease:
-    return Lease("processor p/0", position, age_s, processes=True)
+    return Lease("processor p/0", position - 1, age_s, taken=position)
 
 
 def test_inputs_stay_however_full_the_log_is_until_a_processor_has_them_and_then_go_without_a_snapshot_of_a_keeper() -> (
     None
 ):
     core, first = inputs_of(0, 9, 0)
-    for use in (ROOMY, NEARLY_FULL):
+    for use, kept in ((ROOMY, 1), (NEARLY_FULL, 0)):  # For the snapshot before the newest, while there is room.
         assert core.trim_floor([], use, LATER_NS) == 0
         assert core.trim_floor([Lease("r", first + 5, 1.0), reader(first + 5, LEASE_S)], use, LATER_NS) == 0
-        assert core.trim_floor([reader(first + 5)], use, LATER_NS) == first + 6
-        assert core.trim_floor([reader(first + 5), reader(first + 2)], use, LATER_NS) == first + 3
-        assert core.trim_floor([reader(first + 8)], use, LATER_NS) == core.sequenced
+        assert core.trim_floor([reader(first + 5)], use, LATER_NS) == first + 6 - kept
+        assert core.trim_floor([reader(first + 5), reader(first + 2)], use, LATER_NS) == first + 3 - kept
+        assert core.trim_floor([reader(first + 9)], use, LATER_NS) == core.sequenced
     assert core.trim_floor([reader(first + 5), Lease("r", first + 1, 1.0)], ROOMY, LATER_NS) == first + 2
     assert core.trim_floor([reader(first + 5), Lease("r", first + 1, 1.0)], NEARLY_FULL, LATER_NS) == first + 6
 
