@@ -17,8 +17,9 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ..errors import InvalidEvent
 from .arena import Arena, Slot
@@ -31,6 +32,9 @@ from .rows.table import RowTable
 from .sizes import parse_size
 from .spill import Spill
 from .ssd import SsdFolder, parse_ssd
+
+if TYPE_CHECKING:
+    from .hbm import Hbm
 
 Partition = tuple[int, int]
 """A state partition: the topic's id, and the partition's number."""
@@ -61,6 +65,8 @@ class TierUsage:
     """Slots kept for reuse, which go as soon as their bytes are needed."""
     rows_bytes: int = 0
     """Row tables: pages of rows in use, free slots too, optimizers' state, positions and indexes."""
+    hbm_bytes: int = 0
+    """What the host keeps for the HBM tier: its index, and buffers of copies."""
 
     @property
     def available_bytes(self) -> int:
@@ -75,14 +81,18 @@ class TieredStore:
     replica at a time. Nothing here blocks, except that fresh memory for weights is faulted in (about 1 ms a MiB).
     """
 
-    def __init__(self, dram: int | str = "4GiB", *, ssd: str | None = None) -> None:
+    def __init__(self, dram: int | str = "4GiB", hbm: int | str | None = None, ssd: str | None = None) -> None:
         """`dram`: the budget, in bytes or as `"4GiB"`; nothing is taken before it is needed.
+
+        `hbm`: the same of a CUDA device's memory, for values of hot rows; taken at once. Needs torch; without CUDA it lies in the host's
+        memory, and is not part of `dram`. What the host keeps for it (index, pinned buffers) is.
 
         `ssd="DIR:SIZE"`: a folder, made if need be, that this store has to itself until `close`, and how many bytes of it. What an
         earlier store left there is removed. Raises `InvalidEvent`, a `ValueError`, for what is no size or folder, `BindFailed` where
         another store has the folder, or it cannot be used.
         """
         self._budget = Budget(parse_size(dram), "dram")
+        self._hbm = None if hbm is None else _hbm_of(parse_size(hbm), self._budget)
         self._folder = None if ssd is None else SsdFolder(*parse_ssd(ssd))
         self._spill = None if self._folder is None else Spill(Blobs(self._folder))
         self._arena = Arena(self._budget)
@@ -137,6 +147,8 @@ class TieredStore:
             return table
         # Outside the lock: a first table may have kernels compiled, for seconds.
         table = RowTable(name, spec, self._budget)
+        if self._hbm is not None:
+            table.on_change = partial(self._hbm.changed, (partition[0], name))
         with self._lock:
             if self._closed:
                 raise ValueError("the store is closed")
@@ -156,8 +168,10 @@ class TieredStore:
             row_tables = self._row_tables.pop(partition, {})
         if table is not None:
             table.clear()
-        for rows in row_tables.values():
+        for name, rows in row_tables.items():
             rows.clear()
+            if self._hbm is not None:
+                self._hbm.forget((partition[0], name))
 
     def allocate(self, nbytes: int) -> Slot:
         """Memory for one set of weights, `nbytes` long, faulted in. Content is undefined. The caller releases it.
@@ -215,6 +229,11 @@ class TieredStore:
         return self._budget
 
     @property
+    def hbm(self) -> Hbm | None:
+        """The HBM tier; None where the store has none."""
+        return self._hbm
+
+    @property
     def spill(self) -> Spill | None:
         """How values and versions get to SSD, with its counts and its last error; None where the store has no ssd tier."""
         return self._spill
@@ -230,13 +249,14 @@ class TieredStore:
         with self._lock:
             entries = sum(table.nbytes for table in self._tables.values())
             rows = sum(table.nbytes for tables in self._row_tables.values() for table in tables.values())
-            return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free, rows)
+            above = 0 if self._hbm is None else self._hbm.usage().host_bytes
+            return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free, rows, above)
 
     def close(self, timeout: float = 30.0) -> None:
         """Drops all entries and rows and gives all memory back; a second call does nothing. No descriptor of the store is left.
 
-        Weights that somebody still reads stay valid, and take their memory with them when they are dropped. Nothing here waits:
-        `timeout` is taken because every handle's `close` takes one.
+        Weights that somebody still reads stay valid, and take their memory with them when they are dropped. Waits, up to `timeout` s,
+        for what the HBM tier is just bringing in.
         """
         with self._lock:
             self._closed = True
@@ -248,6 +268,8 @@ class TieredStore:
             table.clear()
         for rows in row_tables:
             rows.clear()
+        if self._hbm is not None:
+            self._hbm.close(timeout)
         self._arena.close()
         if self._spill is not None:
             self._spill.blobs.close()
@@ -290,3 +312,12 @@ class TieredStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _hbm_of(limit: int, dram: Budget) -> Hbm:
+    """Raises `InvalidEvent` where torch is not installed, and `StorageFull` where the device has not that much."""
+    try:
+        from .hbm import Hbm  # torch is optional, and slow to import.
+    except ImportError as error:
+        raise InvalidEvent(f"the HBM tier needs torch: {error}", remedy="Install paramstream[torch]") from error
+    return Hbm(limit, dram)
