@@ -101,7 +101,9 @@ def _replicas(owned: OwnedById, reports: Iterable[Report], now_ns: int) -> Itera
             version, commit = serves.get(topic, (None, 0))
             newer = _commits_after(owned, topic, commit, now_ns)
             stale_s = None if version is None else max(newer, default=0.0)
-            yield ReplicaRecord(report.name, topic, version, len(newer), stale_s, lag, report.age_s, report.error)
+            yield ReplicaRecord(
+                report.name, topic, version, len(newer), stale_s, lag, report.age_s, report.error, report.tiers
+            )
 
 
 def _commits_after(owned: OwnedById, topic: int, commit: int, now_ns: int) -> list[float]:

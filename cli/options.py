@@ -10,6 +10,7 @@ from ..consistency.vector import VersionVector
 from ..eventlog.kafka.settings import PASSWORD_VARIABLE, KafkaLog
 from ..events.limits import MAX_VERSION
 from ..tiers.sizes import parse_size
+from ..tiers.ssd import parse_ssd
 
 
 def add_connect(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +61,15 @@ def size(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def ssd(text: str) -> str:
+    """The folder and the size of an SSD tier, as `DIR:SIZE`."""
+    try:
+        parse_ssd(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def version(text: str) -> int:

@@ -11,7 +11,7 @@ from ..client import connect
 from ..consumers.replica import Replica
 from ..errors import ParamstreamTimeout
 from ..tiers.store import TieredStore
-from .options import add_connect, add_history, add_timeout, add_topic, size
+from .options import add_connect, add_history, add_timeout, add_topic, size, ssd
 from .standing import StopSignal, favour_small_events, keep_freed_memory
 
 NAME: str = "replica"
@@ -30,6 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="N", help="its name, which has one live owner (default: one of its own)")
     parser.add_argument(
         "--dram", metavar="SIZE", type=size, default="4GiB", help="budget of memory (default %(default)s)"
+    )
+    parser.add_argument(
+        "--ssd",
+        metavar="DIR:SIZE",
+        type=ssd,
+        help="what memory has no room for goes into this folder, which no other replica may use; nothing in it outlives the replica",
     )
     parser.add_argument(
         "--snapshot-dir",
@@ -65,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     favour_small_events()
     keep_freed_memory()
     with (
-        TieredStore(dram=arguments.dram) as store,
+        TieredStore(dram=arguments.dram, ssd=arguments.ssd) as store,
         connect(arguments.connect, history=arguments.history) as client,
         client.replica(
             arguments.topic,

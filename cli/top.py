@@ -29,6 +29,7 @@ Each hop is told by what can be known of it:
                        that it serves, and for how long a newer one has been there. All as of its last report, heard so long
                        ago. unsent, outstanding: what the broker still has for its connection, and what is on the way; a
                        replica that is fetching fell too far behind for that, and reads from the log.
+                       tiers: how full the budgets of its store are.
 """
 
 MIB = 1024 * 1024
@@ -156,6 +157,7 @@ def _replica(broker: BrokerRecord, replica: ReplicaRecord, names: dict[int, str]
         "lag_events": replica.lag_events,
         "report_age_s": replica.report_age_s,
         "error": replica.error,
+        "tiers": {tier: {"limit": limit, "held": held} for tier, limit, held in replica.tiers},
         **_following(broker, _followed_by(broker, replica)),
     }
 
@@ -221,7 +223,7 @@ PARTITION_HEADINGS = (
 )  # fmt: skip
 
 REPLICA_HEADINGS = (
-    "replica", "topic", "version", "behind", "stale", "lag", "heard", "unsent", "outstanding", ""
+    "replica", "topic", "version", "behind", "stale", "lag", "heard", "unsent", "outstanding", "tiers", ""
 )  # fmt: skip
 
 
@@ -263,6 +265,7 @@ def _replica_row(now: BrokerRecord, replica: ReplicaRecord, topic: str) -> tuple
         f"{_time(replica.report_age_s)} ago",
         between["unsent_events"] if followed else "gone",
         f"{sum(each.outstanding_bytes for each in followed) / MIB:.1f} MiB",
+        ", ".join(f"{tier} {100 * held // max(1, limit)} %" for tier, limit, held in replica.tiers),
         note,
     )
 

@@ -28,6 +28,7 @@ from ..tiers.dense import DenseVersion
 from ..tiers.entries import Entry
 from ..tiers.rows.batch import RowBatch
 from ..tiers.store import TieredStore
+from ..tiers.usage import TierStatus
 from ..transport.calls import TopicRecord
 from .definitions import Defined
 from .effects import Deliver, Jump
@@ -85,14 +86,16 @@ class TopicState:
         held = [*self.versions.kept, *(before.kept if before is not None else ())]
         return held if pinned is None or pinned in held else [*held, pinned]
 
-    def demote(self) -> None:
-        """Move all that nobody reads to SSD, as far as that takes it. Any thread; blocks for the disk."""
+    def demote(self) -> bool:
+        """Move all that nobody reads to SSD, as far as that takes it; whether anything went. Any thread; blocks for the disk."""
+        moved = False
         for sealed in self.all_held:
             if not sealed.dense.is_read and sealed.dense.retain():
                 try:
-                    sealed.dense.demote()
+                    moved |= sealed.dense.demote()
                 finally:
                     sealed.dense.release()
+        return moved
 
     def pin(self, sealed: Sealed) -> None:
         """Takes over a reference to it."""
@@ -307,12 +310,15 @@ class Applier:
         topics = [topic for topic in self.topics.values() if not topic.rests]
         return [served.dense for topic in topics if (served := topic.served) is not None]
 
+    def tiers(self) -> tuple[TierStatus, ...]:
+        """Of the store that all is in. Any thread."""
+        return self._store.tiers()
+
     def move_idle(self) -> None:
         """Make room where DRAM is nearly full, and have the weights of topics that rest on SSD. By the applying thread."""
         self._store.make_room()
         for topic in self.topics.values():
-            if topic.rests and any(sealed.dense.is_resident for sealed in topic.all_held):
-                topic.demote()
+            if topic.rests and topic.demote():
                 self._store.trim()
 
     def free_idle(self, now: float) -> None:

@@ -59,6 +59,7 @@ def status_of(
         serves=sink.serves,
         jumping=tuple(t.record.name for t in topics if t.record.id in jumping),
         tables=tuple(table for t in topics for table in rows.tables(t.record)),
+        tiers=applier.tiers(),
     )
 
 

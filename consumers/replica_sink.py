@@ -301,7 +301,9 @@ class ReplicaSink:
     def error_text(self) -> str:
         """The error that stands, or the last one that there was."""
         failed = next((bound.error for bound in self.bounds if bound.error is not None), None)
-        return f"{failed.code}: {failed}" if failed is not None else self.last_error
+        if failed is not None:
+            return f"{failed.code}: {failed}"
+        return self.last_error or next((tier.error for tier in self._applier.tiers() if tier.error), "")
 
     # --- the connection -------------------------------------------------------------------------------------------------------
 
@@ -444,6 +446,7 @@ class ReplicaSink:
                 if self.jumps.every_version or partition != self._applier.topics[partition[0]].weight_partition
             ),
             error=self.error_text,
+            tiers=tuple((tier.tier, tier.limit, tier.held) for tier in self._applier.tiers()),
             failed=tuple((t.record.id, WireError.of(e)) for t in topics if (e := self.failure(t)) is not None),
             pinned=tuple(topic.record.id for topic in topics if topic.pinned is not None),
             fetching=tuple((partition[0], commit) for partition, commit in fetching.items()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..consistency.vector import VersionVector
 from ..errors import ParamstreamError
 from ..events.codec import decode_vector
+from ..tiers.usage import TierStatus
 from ..transport.directory import Directory
 from ..transport.messages import Report
 
@@ -95,6 +96,8 @@ class ReplicaStatus:
 
     tables: tuple[TableStatus, ...] = ()
     """Of all topics, each topic's by name."""
+    tiers: tuple[TierStatus, ...] = ()
+    """Of its store, DRAM first. Of other processes' replicas only names, limits and bytes held are known."""
 
     @property
     def version(self) -> int | None:
@@ -119,6 +122,7 @@ class ReplicaStatus:
             age_s=report.age_s,
             stale=report.age_s > STALE_S,
             serves=report.serves,
+            tiers=tuple(TierStatus(tier, limit, held) for tier, limit, held in report.tiers),
             failed={
                 name: error.raised() for topic, error in report.failed if (name := directory.name_of(topic)) is not None
             },

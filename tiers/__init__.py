@@ -9,6 +9,7 @@ from .dense import DenseVersion, Extent, lay_out
 from .entries import Entry, EntryTable
 from .sizes import parse_size
 from .store import Partition, TieredStore, TierUsage
+from .usage import TierStatus
 
 __all__ = [
     "Arena",
@@ -19,6 +20,7 @@ __all__ = [
     "Extent",
     "Partition",
     "Slot",
+    "TierStatus",
     "TierUsage",
     "TieredStore",
     "lay_out",

@@ -32,6 +32,7 @@ from .rows.table import RowTable
 from .sizes import parse_size
 from .spill import Spill
 from .ssd import SsdFolder, parse_ssd
+from .usage import TierStatus
 
 if TYPE_CHECKING:
     from .hbm import Hbm
@@ -251,6 +252,25 @@ class TieredStore:
             rows = sum(table.nbytes for tables in self._row_tables.values() for table in tables.values())
             above = 0 if self._hbm is None else self._hbm.usage().host_bytes
             return TierUsage(self._budget.limit, self._budget.held, dense, entries, self._staging, free, rows, above)
+
+    def tiers(self) -> tuple[TierStatus, ...]:
+        """Each tier of the store, DRAM first: what it holds, has moved, and failed to move. Any thread."""
+        dram = TierStatus("dram", self._budget.limit, self._budget.held)
+        if self._folder is None or self._spill is None:
+            return (dram,)
+        budget, counts = self._folder.budget, self._spill.counts
+        ssd = TierStatus(
+            "ssd",
+            budget.limit,
+            budget.held,
+            place=budget.place,
+            read=counts.read,
+            promoted=counts.promoted,
+            demoted=counts.demoted,
+            failed=counts.failed,
+            error=self._spill.error,
+        )
+        return (dram, ssd)
 
     def close(self, timeout: float = 30.0) -> None:
         """Drops all entries and rows and gives all memory back; a second call does nothing. No descriptor of the store is left.

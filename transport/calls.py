@@ -370,6 +370,8 @@ class ReplicaRecord(Record, frozen=True):
     report_age_s: float
     """All of this is as of so long ago."""
     error: str
+    tiers: tuple[tuple[str, int, int], ...] = ()
+    """As in `Report`."""
 
 
 class BrokerRecord(Record, frozen=True):
