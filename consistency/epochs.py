@@ -41,5 +41,10 @@ class EpochEnds:
             return position > end
         return index > 0
 
+    def end_of(self, epoch: int) -> int | None:
+        """Where a finished epoch ended; None where that is not known, or the epoch goes on."""
+        index = bisect_left(self._ends, (epoch, 0))
+        return self._ends[index][1] if index < len(self._ends) and self._ends[index][0] == epoch else None
+
     def pairs(self) -> list[tuple[int, int]]:
         return list(self._ends)

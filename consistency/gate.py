@@ -93,6 +93,11 @@ class Gate:
         """What is applied, by partition, without what is only passed: not closed. A wait on a position is answered from here."""
         return VersionVector(self._applied | self._shown)
 
+    def end_of(self, partition: PartitionId, epoch: int) -> int | None:
+        """Where a finished epoch of the partition ended, if that is known."""
+        ends = self._ends.get(partition)
+        return None if ends is None else ends.end_of(epoch)
+
     def is_lost(self, partition: PartitionId, position: int) -> bool:
         ends = self._ends.get(partition)
         return ends is not None and ends.is_lost(position)

@@ -404,8 +404,7 @@ class SubscriptionCore:
             case Deliver():
                 state.pop()
                 self._take(state, step)
-        if epoch_of(state.durable) == epoch_of(self._gate.position(partition)):
-            self._tell_durable(state)
+        self._tell_durable(state)
         self._wake(partition)
         if not state.queue and (state.let_go or (state.mode is Mode.BEHIND and state.received < state.accepted)):
             self._fetch(state)
@@ -579,14 +578,19 @@ class SubscriptionCore:
         state.accepted, state.durable, state.heard = accepted, durable, True
         if state.queue and self._must_last(state.queue[0].frame.payload):
             self._ready[state.partition] = None
-        if epoch_of(durable) <= epoch_of(self._gate.position(state.partition)):
-            self._tell_durable(state)
+        self._tell_durable(state)
 
     def _tell_durable(self, state: Followed) -> None:
-        """Only within the epoch that is applied: a head of a later one says nothing of what may be lost before it."""
-        if state.durable > state.told_durable:
-            state.told_durable = state.durable
-            self._pending.append(Durable(state.partition, state.durable))
+        """Only within the epoch that is applied: a head of a later one says nothing of what may be lost before it, unless it is known
+        where the applied one ended.
+        """
+        epoch = epoch_of(self._gate.position(state.partition))
+        durable = state.durable
+        if epoch_of(durable) > epoch:
+            durable = self._gate.end_of(state.partition, epoch) or 0
+        if durable > state.told_durable:
+            state.told_durable = durable
+            self._pending.append(Durable(state.partition, durable))
 
     def _ask_to_follow(self, state: Followed) -> None:
         state.mode = Mode.ASKED

@@ -10,6 +10,7 @@ import pytest
 from feeding.writer import Writer
 from paramstream.consistency.delivery import check_deliveries
 from paramstream.consistency.gate import Gate, Ordering
+from paramstream.consistency.position import epoch_of
 from paramstream.consistency.stamp import Delivery
 from paramstream.consistency.vector import PartitionId
 from paramstream.consumers.effects import (
@@ -230,6 +231,21 @@ def test_a_durable_head_of_a_later_epoch_says_nothing_of_what_is_applied() -> No
     later = writer.position
     core.heartbeat(Heartbeat((Heads(*writer.partition, later, later, end, 0),)))
     assert run(core) == []
+    assert Durable(writer.partition, later) in give(core, record)
+
+
+def test_what_stands_in_an_epoch_whose_end_is_known_is_durable_while_it_is_applied() -> None:
+    (writer,) = writers(1)
+    core = core_of([writer])
+    opening = next(iter(writer.log.values()))
+    first, second = writer.put(b"a", b""), writer.put(b"b", b"")
+    end = writer.position
+    record = writer.open_epoch()
+    later = writer.position
+    told = Following(*writer.partition, 0, later, later, ((epoch_of(end), end),), 0)
+    core.following(told)
+    assert Durable(writer.partition, end) in give(core, opening, first)
+    assert not any(isinstance(effect, Durable) for effect in give(core, second))
     assert Durable(writer.partition, later) in give(core, record)
 
 
