@@ -99,7 +99,7 @@ class FanOutCore:
         cursor = self._cursor_after(message.after, heads.accepted)
         partition = message.topic, message.partition
         if cursor is None:
-            return iter([Send(peer, Demoted(*partition, message.after, heads.accepted), message.after)])
+            return iter([Send(peer, Demoted(*partition, message.after, heads.accepted, ends=ends), message.after)])
         credit_bytes = min(message.credit_bytes, MAX_CREDIT_BYTES)
         follower = _Follower(peer, partition, cursor, credit_bytes, sent_position=message.after)
         self._followers[peer] = follower

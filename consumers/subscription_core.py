@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..consistency.gate import Gate, Ordering
-from ..consistency.position import epoch_of, offset_of, show
+from ..consistency.position import START, epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
 from ..events.codec import EventFrame, decode_event, read_prefix
@@ -281,6 +281,8 @@ class SubscriptionCore:
         if state is None:
             return
         state.mode = Mode.BEHIND
+        for _, end in message.ends:
+            self._gate.ended(state.partition, end)
         state.accepted, state.heard = max(state.accepted, message.accepted), True
         if message.error is not None:
             self._failed(state, message.error.raised())
@@ -427,7 +429,7 @@ class SubscriptionCore:
         partition, payload = state.partition, head.frame.payload
         passing, stamp = state.passing, head.stamp
         is_passed = passing is not None and passing.passes(head.position)
-        if self._must_last(payload) and not is_passed and not state.is_durable(head.position):
+        if self._must_last(payload) and not is_passed and not self._is_durable(state, head.position):
             return None
         if isinstance(payload, Epoch):
             return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
@@ -441,6 +443,15 @@ class SubscriptionCore:
             return Deliver(partition, head.frame, stamp)
         self._blocked[partition] = blocked[0]
         return None
+
+    def _is_durable(self, state: Followed, position: int) -> bool:
+        """Known so from the run itself, or because the epoch of `position` is over and is known to have ended at or behind it: a run may
+        be too large to be held up to the epoch of the head.
+        """
+        if state.is_durable(position):
+            return True
+        epoch = epoch_of(position)
+        return epoch < epoch_of(state.durable) and position <= (self._gate.end_of(state.partition, epoch) or START)
 
     def _must_last(self, payload: Payload) -> bool:
         """It is offered only once it can no longer be lost. So is every definition of a table: one of another kind of optimizer starts the

@@ -185,6 +185,8 @@ class Demoted(Message, frozen=True):
     after: At
     accepted: At
     error: WireError | None = None
+    ends: tuple[tuple[At, At], ...] = ()
+    """In answer to a `Follow`: those of finished epochs."""
 
 
 class Credit(Message, frozen=True):

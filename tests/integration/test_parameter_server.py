@@ -109,7 +109,9 @@ def test_a_topic_of_gradients_is_bounded_while_its_server_runs_and_holds_all_whi
             assert run.status().failed == ()
 
 
-def test_training_comes_to_the_bits_of_the_reference_after_a_kill(tmp_path: Path, seed: int, rounds: int | None) -> None:
+def test_training_comes_to_the_bits_of_the_reference_after_a_kill(
+    tmp_path: Path, seed: int, rounds: int | None
+) -> None:
     run_training(tmp_path, seed, 1 if rounds is None else rounds, power=False)
 
 

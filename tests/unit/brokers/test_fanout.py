@@ -64,7 +64,7 @@ def test_a_follow_from_before_the_ring_or_beyond_the_head_is_demoted() -> None:
     for offset in (10, 11):
         list(core.accepted(frame(), at(offset)))
     for after in (at(8), at(12)):
-        assert follow(core, b"a", after, at(11)) == [Send(b"a", Demoted(*PARTITION, after, at(11)), after)]
+        assert follow(core, b"a", after, at(11)) == [Send(b"a", Demoted(*PARTITION, after, at(11), ends=ENDS), after)]
     assert core.followers() == []
     assert isinstance(follow(core, b"a", at(9), at(11))[0].content, Following)
 

@@ -340,6 +340,38 @@ def test_a_blocked_partition_stays_within_its_budget_and_catches_up_later() -> N
     assert delivered == [b"cause", *(b"%d" % index for index in range(40))]
 
 
+def test_a_finished_epoch_that_is_larger_than_the_budget_is_read_where_only_what_is_durable_counts() -> None:
+    (writer,) = writers(1)
+    for index in range(40):
+        writer.put(b"%d" % index, bytes(100_000))
+    end = writer.position
+    writer.open_epoch()
+    core = SubscriptionCore(Ordering.CAUSAL, {writer.partition: 0}, durable_only=True, budget_bytes=1)
+    core.connected()
+    run(core)
+    core.demoted(Demoted(*writer.partition, 0, writer.position, ends=((epoch_of(end), end),)))
+    core.heartbeat(Heartbeat((Heads(*writer.partition, writer.position, writer.position, 0, 0),)))
+    effects, delivered = run(core), list[bytes]()
+    while fetches(effects):
+        effects = answer(core, writer, effects, count=5)
+        delivered += keys(effects)
+        assert core.buffered_bytes < 2 * 1024 * 1024
+    assert delivered == [b"%d" % index for index in range(40)]
+
+
+def test_what_lies_above_the_known_end_of_a_finished_epoch_is_not_durable() -> None:
+    (writer,) = writers(1)
+    opening, kept, lost = next(iter(writer.log.values())), writer.put(b"kept", b""), writer.put(b"lost", b"")
+    end = writer.position - 1
+    record = writer.open_epoch(end=end)
+    core = SubscriptionCore(Ordering.CAUSAL, {writer.partition: 0}, durable_only=True)
+    core.connected()
+    core.following(Following(*writer.partition, 0, writer.position, writer.position, ((epoch_of(end), end),), 0))
+    assert keys(give(core, opening, kept, lost)) == [b"kept"]
+    assert keys(give(core, record)) == []
+    assert core.position(writer.partition) == writer.position
+
+
 def test_credit_goes_back_for_what_was_delivered() -> None:
     (writer,) = writers(1)
     core = core_of([writer])
