@@ -126,8 +126,6 @@ class Applier:
         self._keep = keep_versions
         self._images: dict[PartitionId, BeforeImages] = {}
         self._tables = Tables(store)
-        self.skipped: dict[PartitionId, int] = {}
-        """State partition → events of tables, whose rows no snapshot holds yet."""
         self.topics: dict[int, TopicState] = {}
         self._staged: dict[int, tuple[int, float]] = {}
         """Topic → (chunks that had come, since when no more have)."""
@@ -141,9 +139,7 @@ class Applier:
             self._images[record.id, number] = BeforeImages(self._store, (record.id, number))
         return topic
 
-    def begin_with_entries(
-        self, partition: PartitionId, entries: Iterable[tuple[bytes, Entry]], skipped: int = 0
-    ) -> None:
+    def begin_with_entries(self, partition: PartitionId, entries: Iterable[tuple[bytes, Entry]]) -> None:
         """Before anything is applied: a state partition's entries, instead of what was there. Raises `StorageFull`, and what
         `entries` does.
         """
@@ -151,8 +147,6 @@ class Applier:
         table.clear()
         for key, entry in entries:
             table.put(key, entry)
-        if skipped:
-            self.skipped[partition] = skipped
 
     def begin_with_rows(
         self, partition: PartitionId, tables: Iterable[Defined], rows: Iterable[tuple[str, RowBatch]]
@@ -203,11 +197,6 @@ class Applier:
             self._images.pop(partition).clear()
             self._store.drop_entries(partition)
             self._tables.forget(partition)
-            self.skipped.pop(partition, None)
-
-    @property
-    def skipped_events(self) -> int:
-        return sum(list(self.skipped.values()))
 
     def prepare(self, step: Deliver, vector: Callable[[], VersionVector[int]]) -> Prepared:
         """The version that the event seals, or the rows that it changes, brought into memory. `vector` gives the closed vector of
@@ -230,7 +219,6 @@ class Applier:
         frame, topic = step.frame, self.topics[step.partition[0]]
         if isinstance(prepared, RowChange):
             self._change_rows(step.partition, frame.position, prepared)
-            self.skipped[step.partition] = self.skipped.get(step.partition, 0) + 1
         match frame.payload:
             case Put():
                 self._put(step.partition, frame, frame.payload)
@@ -251,7 +239,6 @@ class Applier:
                     topic.before = None
             case Table():
                 self._tables.define(step.partition, frame.payload, frame.position)
-                self.skipped[step.partition] = self.skipped.get(step.partition, 0) + 1
             case _:
                 pass
         images = self._images.get(step.partition)

@@ -49,7 +49,6 @@ def status_of(
         heads=_named(heads, directory),
         connected=sink.link.connected,
         lost_dependencies=lost,
-        skipped_events=applier.skipped_events,
         stopped=_named(stopped, directory),
         buffered_bytes=buffered,
         garbled_frames=garbled,

@@ -75,8 +75,6 @@ class ReplicaStatus:
     connected: bool = False
     lost_dependencies: int = 0
     """Dependencies of applied events that were lost: the ordering promise has that many holes."""
-    skipped_events: int = 0
-    """Events of tables of rows, which this replica passes over."""
     stopped: Mapping[tuple[str, int], ParamstreamError] = field(default_factory=dict[tuple[str, int], ParamstreamError])
     """Partitions of which nothing more is applied, and why."""
     buffered_bytes: int = 0
