@@ -69,9 +69,11 @@ def test_a_replica_shows_how_far_it_is_behind_and_that_it_fetches() -> None:
 
 
 def test_a_replica_without_a_connection_is_gone_and_its_error_stays() -> None:
-    replica = msgspec.structs.replace(REPLICA, version=None, stale_s=None, error="the log is cut")
+    replica = msgspec.structs.replace(
+        REPLICA, version=None, stale_s=None, error="the log is cut", tiers=(("dram", 4000, 3000), ("ssd", 100, 0))
+    )
     found = row(lines(broker(replicas=[replica]), None), "serving")
-    assert " ".join(found) == "serving model - 2 - 12 300.0 ms ago gone 0.0 MiB the log is cut"
+    assert " ".join(found) == "serving model - 2 - 12 300.0 ms ago gone 0.0 MiB dram 75 %, ssd 0 % the log is cut"
 
 
 def test_what_is_not_sent_to_a_follower_yet_is_counted() -> None:
