@@ -18,6 +18,7 @@ from pathlib import Path
 from ..consumers.keeping import Keeping
 from ..errors import ParamstreamError
 from ..eventlog.open import open_changelogs
+from .expirer import Expirer
 from .logs import set_up_logs
 from .output import print_json
 from .standing import StopSignal, keep_freed_memory
@@ -51,8 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             changelogs = open_changelogs(settings) if settings else None
             if changelogs is not None:
                 opened.callback(changelogs.close)
+            expirer = Expirer(arguments.connect, arguments.identity)
+            opened.callback(expirer.close)
             keeping = Keeping(
-                arguments.connect, arguments.dir, arguments.identity, changelogs=changelogs, broker=arguments.broker
+                arguments.connect,
+                arguments.dir,
+                arguments.identity,
+                changelogs=changelogs,
+                broker=arguments.broker,
+                delete=expirer.delete,
             )
             _work(opened.enter_context(keeping), stop)
     except ParamstreamError as error:

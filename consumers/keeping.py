@@ -1,6 +1,6 @@
 """The keeper's work: a replica of every topic, and a snapshot of each by what was appended and by time.
 
-Where the log has changelogs, the replica's state goes there too, of the partitions that the keeper's broker owns; a snapshot is
+It deletes rows that were not written for the time that their table says (`expiring.py`). Where the log has changelogs, the replica's state goes there too, of the partitions that the keeper's broker owns; a snapshot is
 announced, and lets the log be trimmed, only once they have come as far.
 
 with Keeping("tcp://127.0.0.1:7777", Path(DIR), identity) as keeping:
@@ -40,6 +40,7 @@ from ..transport.slots import slot_of
 from .changelog.seeding import seed_of
 from .changelog.writing import WriteBack
 from .due import INTERVAL_S, Kept, LogLoad, Reached
+from .expiring import Delete, Expiring
 from .replica import Replica
 from .snapshots.announcing import announce
 from .snapshots.folder import topic_folder
@@ -73,7 +74,9 @@ class _Topic:
         self.replica: Replica | None = None
         self.store: TieredStore | None = None
         self.writing: WriteBack | None = None
+        self.expiring: Expiring | None = None
         self.error = ""
+        self.expiry_error = ""
         self.retry_at = 0.0
         self._pause_s = RETRY_S[0]
 
@@ -86,6 +89,9 @@ class _Topic:
 
     def close(self) -> None:
         self.end_writing()
+        expiring, self.expiring = self.expiring, None
+        if expiring is not None:
+            expiring.close()
         replica, self.replica = self.replica, None
         store, self.store = self.store, None
         if replica is not None:
@@ -112,15 +118,19 @@ class Keeping:
         most_bytes: int = MOST_BYTES,
         changelogs: Changelogs | None = None,
         broker: str = "",
+        delete: Delete | None = None,
         timeout: float = ANSWER_S,
     ) -> None:
-        """`changelogs`: where the state goes of the partitions that `broker` (as in its `Welcome`) owns. Raises `ConnectFailed`."""
+        """`changelogs`: where the state goes of the partitions that `broker` (as in its `Welcome`) owns. `delete` publishes that rows
+        of those have expired; without it none do. Raises `ConnectFailed`.
+        """
         self._endpoint = endpoint
         self._folder = folder
         self._identity = identity
         self._interval_s = interval_s
         self._most_bytes = most_bytes
         self._changelogs = changelogs
+        self._delete = delete
         self._topics: dict[int, _Topic] = {}
         self._owner = _Owner(broker)
         self._link = Link([endpoint], self._owner, lambda: Hello(FORMAT), "keeper")
@@ -135,7 +145,7 @@ class Keeping:
         failed = (
             f"{error.code}: {error}" for each in writing if each is not None and (error := each.error) is not None
         )
-        errors = (topic.error for topic in self._topics.values() if topic.error)
+        errors = (error for topic in self._topics.values() if (error := topic.error or topic.expiry_error))
         return self._error or next(errors, "") or next(failed, "")
 
     def step(self, now: float) -> None:
@@ -185,6 +195,7 @@ class Keeping:
         began = time.monotonic()
         try:
             replica = self._replica(topic)
+            self._expire(topic, replica)
             self._write_back(topic, replica)
             reached = _reached(topic, replica, loads)
             held = sum(loads[p].log_bytes for p in _state(topic.record) if p in loads)
@@ -211,6 +222,18 @@ class Keeping:
             topic.writing.wait(dict(zip(_state(record), floors, strict=True)), SNAPSHOT_S)
         announce(self._directory, self._identity, self._folder, record, ANSWER_S)
         return floors
+
+    def _expire(self, topic: _Topic, replica: Replica) -> None:
+        """Delete rows whose time is over. What keeps it from that keeps it from nothing else."""
+        if self._delete is None:
+            return
+        if topic.expiring is None:
+            topic.expiring = replica.expiring(self._folder, self._delete)
+        try:
+            topic.expiring.step([each for each in _state(topic.record) if self._owner.owns(each)], time.monotonic)
+            topic.expiry_error = ""
+        except ParamstreamError as error:
+            topic.expiry_error = f"{topic.record.name}: rows do not expire: {error.code}: {error}"
 
     def _write_back(self, topic: _Topic, replica: Replica) -> None:
         """Write back what the keeper's broker owns by now. Raises `Fenced` where somebody else writes it."""

@@ -46,8 +46,10 @@ from .applying import Applier, TopicState
 from .beginning import Beginning, Start
 from .casting import Cast
 from .changelog.writing import WriteBack
+from .definitions import spec_of
 from .digests import TopicHeld, digest_of
 from .effects import Step
+from .expiring import Delete, Expiring
 from .feed import Feed
 from .links import MakeLink
 from .matching import Rename
@@ -65,6 +67,7 @@ from .snapshots.taking import SnapshotInfo, Taking
 from .snapshots.writing import KEEP
 from .status import ReplicaStatus, TableStatus
 from .subscription_core import SubscriptionCore
+from .table_files import rows_once, write_table
 from .version_info import VersionInfo
 from .versions import Sealed
 from .views import Weights
@@ -395,6 +398,30 @@ class Replica:
                 return found
         raise UnknownTopic("this replica knows no such table", topic=record.name, item=table)
 
+    def export_table(
+        self, table: str, path: str | os.PathLike[str], *, state: bool = False, topic: str | None = None
+    ) -> int:
+        """Write the table's rows, of the partitions followed, to a safetensors file with `keys`, int64 (n,), and `rows`, (n, dim); with
+        `state` also the optimizer's, as `state`. Returns how many there are.
+
+        Rows change while they are written: each is whole, and as it was at some moment of the call. Memory does not grow with the
+        table; for a while the disk holds it twice. A file of that name is replaced as a whole at the end. Raises `UnknownTopic` for a
+        table that is not known here, `StorageFull` or `CorruptLog` as the disk does, `InvalidEvent` where the optimizer's kind changes
+        while its state is written.
+        """
+        record = self._topic(topic).record
+        found = [(record.id, number) for number in self._scope.state_partitions(record)]
+        defined = {p: tables[table] for p in found if table in (tables := self._applier.tables(p))}
+        if not defined:
+            raise UnknownTopic("this replica knows no such table", topic=record.name, item=table)
+        definition = next(iter(defined.values())).definition
+        rows = (
+            batch
+            for partition in defined
+            for batch in rows_once(self._store.rows(partition, table, spec_of(definition)), definition)
+        )
+        return write_table(Path(path), definition, rows, state=state)
+
     # --- what was seen --------------------------------------------------------------------------------------------------------
 
     @property
@@ -519,6 +546,13 @@ class Replica:
         )  # fmt: skip
         writing.start()
         return writing
+
+    def expiring(self, root: Path, delete: Delete, topic: str | None = None) -> Expiring:
+        """What deletes the topic's rows whose time is over, by `delete`, at each of its steps; it keeps marks of time in `root`."""
+        record = self._topic(topic).record
+        return Expiring(
+            self._sink, self._core, self._applier, self._store, (record.name, record.id), root, delete
+        )  # fmt: skip
 
     # --- the end ----------------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ publisher of it they were made on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -38,6 +40,7 @@ from .rows import delete_drafts, gradient_values, row_drafts, row_values
 from .sealing import Nameable, Sealing
 from .session import Session
 from .staging import commit_draft, stage
+from .table_files import TableFile
 from .weights import (
     Group,
     cut,
@@ -307,6 +310,25 @@ class Publisher:
         drafts = row_drafts(self._topic, definition, Rows, flat, row_values(definition, flat, rows))
         return self._publish(drafts, timeout)
 
+    def import_table(self, table: str, path: str | os.PathLike[str], *, timeout: float = 30.0) -> Receipt:
+        """Publish the rows of a safetensors file with `keys`, int64 (n,), and `rows`, (n, dim) of the table's dtype, as one call, in the
+        order of the file; other tensors are passed over, and the state of an optimizer starts anew.
+
+        The file is mapped and goes out as the window has room, which may be waited for up to `timeout` s each time: it may be larger
+        than memory. Raises `InvalidEvent` that names the file for one that does not fit the table, before a byte leaves, and as
+        `publish_rows`; where it stalls, `ParamstreamTimeout` says what was accepted.
+        """
+        definition = self._session.table(self._topic, table, timeout)
+        file = TableFile(Path(path), definition)
+        partitions = tuple((self._topic.id, number) for number in file.partitions(self._topic.partitions))
+        call = self._call(partitions, timeout)
+        self._session.begin(call)
+        with self._session.streaming(call):
+            for keys, rows in file.pieces():
+                for draft in row_drafts(self._topic, definition, Rows, keys, row_values(definition, keys, rows)):
+                    self._session.add(call, draft, timeout)
+        return self._session.finish(call)
+
     def publish_gradients(
         self,
         table: str,
@@ -346,10 +368,13 @@ class Publisher:
         drafts = dense_gradient_drafts(self._topic, mapping, step, nonfinite)
         return self._publish(drafts, timeout, whole=True)
 
-    def delete_rows(self, table: str, keys: Any, *, timeout: float = 30.0) -> Receipt:
-        """Remove rows, with their optimizer's state: `keys` as of `publish_rows`. What is not there stays away."""
+    def delete_rows(self, table: str, keys: Any, *, up_to: int | None = None, timeout: float = 30.0) -> Receipt:
+        """Remove rows, with their optimizer's state: `keys` as of `publish_rows`. What is not there stays away.
+
+        `up_to`, a position: only rows that were last written at or below it, each in its own partition.
+        """
         self._session.table(self._topic, table, timeout)
-        return self._publish(delete_drafts(self._topic, table, row_keys(table, keys)), timeout)
+        return self._publish(delete_drafts(self._topic, table, row_keys(table, keys), up_to), timeout)
 
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 
@@ -409,11 +434,14 @@ class Publisher:
     def _publish(self, drafts: Sequence[Draft], timeout: float, *, whole: bool = False) -> Receipt:
         """Send the parts of one call, side by side where they go to several partitions."""
         partitions = tuple(dict.fromkeys(draft.partition for draft in drafts))
+        return self._session.publish(self._call(partitions, timeout, whole=whole), drafts, timeout)
+
+    def _call(self, partitions: tuple[PartitionId, ...], timeout: float, *, whole: bool = False) -> Call:
+        """A call whose events go to these partitions."""
         self._observe_now()
         for partition in partitions:
             self._session.partition(partition, timeout)
-        call = Call(partitions or ((self._topic.id, 0),), self._topic.persistence, whole=whole)
-        return self._session.publish(call, drafts, timeout)
+        return Call(partitions or ((self._topic.id, 0),), self._topic.persistence, whole=whole)
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:

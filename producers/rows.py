@@ -82,15 +82,14 @@ def row_drafts(
     return drafts
 
 
-def delete_drafts(topic: TopicRecord, table: str, keys: Keys) -> list[Draft]:
+def delete_drafts(topic: TopicRecord, table: str, keys: Keys, up_to: int | None = None) -> list[Draft]:
     step, drafts = MAX_CHUNK_BYTES // ROW_KEY_BYTES, list[Draft]()
     for number, places in by_partition(keys, topic.partitions):
         own = keys if places is None else keys[places]
         for at in range(0, len(own), step):
             some = own[at : at + step]
-            drafts.append(
-                Draft.of((topic.id, number), DeleteRows(table, len(some)), (_bytes(some),), _meta_nbytes(table))
-            )
+            payload = DeleteRows(table, len(some), up_to)
+            drafts.append(Draft.of((topic.id, number), payload, (_bytes(some),), _meta_nbytes(table)))
     return drafts
 
 
