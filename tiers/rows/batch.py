@@ -48,3 +48,22 @@ def empty_batch(spec: RowSpec, count: int = 0) -> RowBatch:
         spec.kind,
         np.empty(count, np.uint64),
     )
+
+
+def joined(pieces: list[RowBatch]) -> RowBatch:
+    """One batch of several; an alter of the optimizer's kind between two of them leaves the later kind's rows only in state."""
+    return RowBatch(
+        np.concatenate([piece.keys for piece in pieces]),
+        np.concatenate([piece.values for piece in pieces]),
+        np.concatenate([piece.state for piece in pieces]),
+        pieces[-1].kind,
+        np.concatenate([piece.positions for piece in pieces]),
+    )
+
+
+def newest(batch: RowBatch) -> RowBatch:
+    """The row of each key that was written last."""
+    if len(np.unique(batch.keys)) == len(batch):
+        return batch
+    batch = batch.take(np.argsort(batch.positions, kind="stable")[::-1])
+    return batch.take(np.unique(batch.keys, return_index=True)[1])

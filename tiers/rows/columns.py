@@ -29,10 +29,14 @@ class Column:
         self.charged_bytes = 0
         """Bytes of the pages behind the items used."""
         self._capacity_bytes = max(mmap.PAGESIZE, capacity * self.item_bytes)
-        self._mapping = mmap.mmap(-1, self._capacity_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        self._mapping = mmap.mmap(-1, self._capacity_bytes + _HUGE_PAGE_BYTES, flags=flags)
         # Through bytes: numpy does not take a foreign dtype (bfloat16) from a buffer.
-        whole = np.frombuffer(self._mapping, np.uint8, capacity * self.item_bytes)
-        self.array: NDArray[Any] = whole.view(dtype).reshape(capacity, width)
+        whole = np.frombuffer(self._mapping, np.uint8)
+        self._start = -whole.ctypes.data % _HUGE_PAGE_BYTES
+        """Where the first item stands in the mapping: at a huge page's begin, or the column would share each with what is not used."""
+        items = whole[self._start : self._start + capacity * self.item_bytes]
+        self.array: NDArray[Any] = items.view(dtype).reshape(capacity, width)
         """(capacity, width); zeros where nothing was written."""
 
     def bytes_for(self, used: int) -> int:
@@ -45,11 +49,15 @@ class Column:
         """The first `used` items may be touched from now on. Returns by how much `charged_bytes` grew."""
         before, self.charged_bytes = self.charged_bytes, max(self.charged_bytes, self.bytes_for(used))
         start = max(before, _HUGE_PAGE_BYTES)
-        end = min(self.charged_bytes, self._capacity_bytes)
+        end = self.charged_bytes
         if end > start and hasattr(mmap, "MADV_HUGEPAGE"):
             # A kernel without them refuses, which changes nothing.
             with contextlib.suppress(OSError):
-                self._mapping.madvise(
-                    mmap.MADV_HUGEPAGE, start - start % mmap.PAGESIZE, end - start + start % mmap.PAGESIZE
-                )
+                self._mapping.madvise(mmap.MADV_HUGEPAGE, self._start + start, end - start)
         return self.charged_bytes - before
+
+    def cut(self, used: int) -> None:
+        """Only the first `used` items are kept: the pages of the others go back to the system, and they are zeros again."""
+        before, self.charged_bytes = self.charged_bytes, min(self.charged_bytes, self.bytes_for(used))
+        if self.charged_bytes < before:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._start + self.charged_bytes, before - self.charged_bytes)

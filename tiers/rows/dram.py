@@ -19,8 +19,8 @@ from .spec import RowSpec
 
 _LEAST_GROWTH: Final = 64
 """Slots that are added at least, so that a table that grows row by row is not charged row by row."""
-_GROWTH_SHARE: Final = 8
-"""Else an eighth of the slots is added,"""
+_GROWTH_SHARE: Final = 32
+"""Else so small a part of the slots is added: columns grow in place, so that costs little,"""
 _MOST_GROWTH: Final = 1 << 16
 """and at most that many more than are needed."""
 _SPARE_SLOTS: Final = 1 << 17
@@ -93,6 +93,11 @@ class DramRows:
     def usable(self) -> int:
         """Slots that are charged for: those in use, and the free ones."""
         return self._usable
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one slot takes, in whole pages of many."""
+        return sum(column.item_bytes for column in self._row_columns) + self._beside_bytes
 
     @property
     def free(self) -> int:
@@ -168,16 +173,42 @@ class DramRows:
         self.index.move(self.columns.keys[slots], locations)
         self._give_back(slots)
 
+    def usable_without(self, nbytes: int) -> int:
+        """How many slots are left when at least `nbytes` are given back; 0 where all slots are not enough."""
+        usable, held = self._usable, self._slot_bytes(self._usable)
+        step = max(nbytes // self.slot_bytes, usable // 256, 1)
+        while usable and held - self._slot_bytes(usable) < nbytes:
+            usable = max(0, usable - step)
+        return usable
+
+    def cut(self, usable: int) -> int:
+        """Gives the memory of the slots from `usable` on back, none of which is in use. Returns bytes."""
+        given = self._slot_bytes(self._usable) - self._slot_bytes(usable)
+        for column in self._row_columns:
+            column.cut(usable)
+        free = self._free.array[: self._free_count, 0]
+        free = free[free < usable]
+        self._free.array[: len(free), 0] = free
+        self._free_count = len(free)
+        self.top = min(self.top, usable)
+        self._usable = usable
+        self._refund(given)
+        return given
+
     def settle(self, slots: Ints) -> None:
         """The rows of reserved slots are there now."""
         self.index.move(self.columns.keys[slots], slots)
 
     def release(self, slots: Ints) -> None:
         """Gives slots up, and drops their keys from the index. They stay charged, for the next rows."""
-        held = self.index.nbytes
-        self.index.remove(self.columns.keys[slots])
-        self._refund(held - self.index.nbytes)
+        self.forget(self.columns.keys[slots])
         self._give_back(slots)
+
+    def forget(self, keys: Ints) -> None:
+        """Drops keys from the index whose rows are in no slot."""
+        held = self.index.nbytes
+        self.index.remove(keys)
+        self._refund(held - self.index.nbytes)
 
     def state_bytes(self, spec: RowSpec) -> int:
         """What the state of all rows takes under `spec`, if that starts it anew; else 0."""
@@ -221,8 +252,11 @@ class DramRows:
         return usable
 
     def _growth_bytes(self, usable: int) -> int:
-        growth = sum(column.bytes_for(usable) - column.charged_bytes for column in self._row_columns)
-        return growth + (usable - self._usable) * self._beside_bytes
+        return self._slot_bytes(usable) - self._slot_bytes(self._usable)
+
+    def _slot_bytes(self, usable: int) -> int:
+        """What so many slots take."""
+        return sum(column.bytes_for(usable) for column in self._row_columns) + usable * self._beside_bytes
 
     @property
     def _row_columns(self) -> tuple[Column, ...]:

@@ -117,6 +117,12 @@ class EvictionPolicy:
         self._steps.choose(*queues, self._uses, self._pins, SHORT_SHARE, chosen)
         return chosen
 
+    def take(self, slots: Slots) -> None:
+        """These slots leave next, whoever they are: all in the queues, and without a pin."""
+        queue = self._queue[slots]
+        self._steps.unlink(self._newer, self._older, self._queue, self._counts, slots)
+        self._queue[slots] = queue + (LEAVING - SHORT)
+
     def left(self, slots: Slots, keys: NDArray[np.int64]) -> None:
         """Rows that were chosen have left the tier. Of those that nobody used in their first turn a trace stays."""
         is_traced = self._queue[slots] == LEAVING

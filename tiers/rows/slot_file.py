@@ -73,6 +73,7 @@ class SlotFile:
         """Slots that are free once nobody reads who began in that turn or before."""
         self._waiting = 0
         """How many these are."""
+        self._is_closing = False
 
     @property
     def path(self) -> str:
@@ -97,7 +98,7 @@ class SlotFile:
             return len(self._taken) - self._free - self._waiting
 
     def take(self, count: int) -> Ints:
-        """`count` slots, in the order of the file. Raises `StorageFull`, of the tier or of `dram`, with nothing taken."""
+        """`count` slots, in the order of the file. Raises `StorageFull` with nothing taken."""
         with self._lock:
             self._settle()
             missing = count + len(self._taken) // _SPARE_SHARE - self._free
@@ -151,13 +152,10 @@ class SlotFile:
         return words
 
     def close(self) -> None:
-        """Removes the file. Reads that have not ended fail."""
-        self._file.close()
+        """Removes the file, with the last read that had begun."""
         with self._lock:
-            self._dram.refund(len(self._taken))
-            self._taken = self._taken[:0]
-            self._given_up.clear()
-            self._free = self._waiting = 0
+            self._is_closing = True
+            self._settle()
 
     def _read_sorted(self, slots: Ints, keys: Ints) -> Words:
         nbytes = self.layout.nbytes
@@ -190,7 +188,7 @@ class SlotFile:
         more = f" and {len(slots) - 8} more" if len(slots) > 8 else ""
         error = CorruptTier(
             f"rows in {self.path} cannot be read: {some}{more}: {why}",
-            remedy="Whatever writes the rows anew mends them; all others can be read. Check the disk",
+            remedy="Rows that are loaded anew are whole again, as from a snapshot; all others can be read. Check the disk",
         )
         error.keys = tuple(keys.tolist())
         return error
@@ -207,7 +205,8 @@ class SlotFile:
                 self._grow_by(needed)
 
     def _grow_by(self, more: int) -> None:
-        self._dram.charge(more)
+        # Past the limit if need be: whoever moves rows down for the sake of DRAM must not wait for it.
+        self._dram.charge(more, forced=True)
         try:
             self._file.reserve((len(self._taken) + more) * self.layout.nbytes)
         except BaseException:
@@ -233,6 +232,12 @@ class SlotFile:
         return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def _settle(self) -> None:
+        if self._is_closing:
+            if not self._reads:
+                self._file.close()
+                self._dram.refund(len(self._taken))
+                self._taken = self._taken[:0]
+            return
         oldest = min(self._reads, default=self._turn)
         while self._given_up and self._given_up[0][0] < oldest:
             slots = self._given_up.popleft()[1]

@@ -8,8 +8,8 @@ stands in the table's index alone: the files are no truth over restarts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,6 +28,17 @@ _SLOT_MASK: Final = (1 << _SLOT_BITS) - 1
 Ints = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A read that has begun, and what the table was then."""
+
+    spec: RowSpec
+    generation: int
+    initial_state: float
+    files: Mapping[int, SlotFile]
+    turns: list[tuple[SlotFile, int]]
+
+
 class SsdRows:
     """The rows of one table that lie on SSD. Thread-safe. Holds no lock while the disk works."""
 
@@ -38,6 +49,8 @@ class SsdRows:
         self._dram = dram
         self._lock = threading.Lock()
         self._generation = 0
+        self._initial_state = spec.initial_state
+        """What the state of a row of an earlier generation is: as it was when the current one began, like that of rows in DRAM."""
         self._files: dict[int, SlotFile] = {}
         """By generation."""
 
@@ -54,7 +67,9 @@ class SsdRows:
     def alter(self, spec: RowSpec) -> None:
         """The table's spec is another one. With another kind of optimizer a new generation begins. Not beside `write`."""
         with self._lock:
-            self._generation += spec.kind != self._spec.kind
+            if spec.kind != self._spec.kind:
+                self._generation += 1
+                self._initial_state = spec.initial_state
             self._spec = spec
             self._drop_empty()
 
@@ -75,57 +90,60 @@ class SsdRows:
 
     def free(self, addresses: Ints) -> None:
         """Gives rows up, each once: they were deleted, or are newer in DRAM."""
-        for generation, which in self._by_file(addresses):
+        for generation, which in _by_file(self._files, addresses):
             self._files[generation].free(addresses[which] & _SLOT_MASK)
         if len(self._files) > 1:
             with self._lock:
                 self._drop_empty()
 
-    @contextmanager
-    def reading(self) -> Generator[None]:
-        """Whatever is at an address when this begins is there, unchanged, until it ends."""
+    def begin_read(self) -> Reading:
+        """Whatever is at an address now stays there, unchanged, until `end_read`."""
         with self._lock:
             turns = [(file, file.begin_read()) for file in self._files.values()]
-        try:
-            yield
-        finally:
-            for file, turn in turns:
-                file.end_read(turn)
+            return Reading(self._spec, self._generation, self._initial_state, self._files.copy(), turns)
 
-    def read(self, addresses: Ints, keys: Ints) -> RowBatch:
-        """The rows of `keys` at `addresses`, in that order, as the table's spec has them. Within `reading`, if others free rows.
+    def end_read(self, reading: Reading) -> None:
+        """Ends what `begin_read` began, once."""
+        for file, turn in reading.turns:
+            file.end_read(turn)
+
+    def read(self, reading: Reading, addresses: Ints, keys: Ints) -> RowBatch:
+        """The rows of `keys` at `addresses`, in that order, as the table was when the reading began.
 
         State of an earlier generation starts anew. Raises `CorruptTier`, naming file, slots and keys.
         """
-        with self._lock:
-            spec, current = self._spec, self._generation
-        batch = empty_batch(spec, len(keys))
+        current, batch = reading.generation, empty_batch(reading.spec, len(keys))
         batch.keys[:] = keys
-        for generation, which in self._by_file(addresses):
-            file = self._files[generation]
+        for generation, which in _by_file(reading.files, addresses):
+            file = reading.files[generation]
             rows = file.layout.unpack(file.read(addresses[which] & _SLOT_MASK, keys[which]))
             if len(rows) == len(keys) and generation == current:
                 return rows
             batch.values[which] = rows.values
             batch.positions[which] = rows.positions
-            batch.state[which] = rows.state if generation == current else spec.initial_state
+            batch.state[which] = rows.state if generation == current else reading.initial_state
         return batch
 
-    def close(self) -> None:
-        """Removes all files."""
+    def clear(self) -> None:
+        """Removes all files; each is there until the reads that had begun have ended. Not beside `write`."""
         with self._lock:
             files, self._files = self._files, {}
+            self._generation += 1
         for file in files.values():
             file.close()
-
-    def _by_file(self, addresses: Ints) -> list[tuple[int, NDArray[np.bool_] | slice]]:
-        if len(self._files) == 1:
-            return [(next(iter(self._files)), slice(None))] if len(addresses) else []
-        generations = addresses >> _SLOT_BITS
-        return [(generation, generations == generation) for generation in np.unique(generations).tolist()]
 
     def _drop_empty(self) -> None:
         """Under the lock."""
         for generation in [each for each in self._files if each < self._generation]:
             if not self._files[generation].used:
                 self._files.pop(generation).close()
+
+
+def _by_file(files: Mapping[int, SlotFile], addresses: Ints) -> list[tuple[int, NDArray[np.bool_] | slice]]:
+    """Which addresses are of which file."""
+    if not len(addresses):
+        return []
+    if len(files) == 1:
+        return [(next(iter(files)), slice(None))]
+    generations = addresses >> _SLOT_BITS
+    return [(generation, generations == generation) for generation in np.unique(generations).tolist()]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidEvent
 from ..budget import Budget
-from .batch import RowBatch, empty_batch
+from .batch import RowBatch, empty_batch, joined, newest
 from .credit import paid
 from .dram import DramRows
 from .index import RESERVED, Ints, Marks
@@ -26,6 +26,7 @@ from .initial import initial_rows
 from .kernels import Before, NumpyKernels
 from .kernels import kernels as chosen_kernels
 from .spec import RowSpec
+from .tier_counts import NO_COUNTS, TierCounts
 
 PIECE_ROWS: Final = 16384
 """Rows that are read under the lock at a time, so that nobody waits long for it."""
@@ -42,13 +43,19 @@ class RowCounters:
     """Rows found in DRAM."""
     misses: int = 0
     """Keys that had no row: their initial values were given."""
+    tiers: TierCounts = NO_COUNTS
+    """Rows found on SSD, moved up and down, and not moved; all 0 without an ssd tier."""
 
 
 class RowTable:
     """Rows of `spec` under int64 keys (any of them), under rule 3 of the design: a row changes only to a greater position."""
 
-    def __init__(self, name: str, spec: RowSpec, budget: Budget, kernels: NumpyKernels | None = None) -> None:
+    def __init__(
+        self, name: str, spec: RowSpec, budget: Budget, kernels: NumpyKernels | None = None, beside_bytes: int = 0
+    ) -> None:
         """An empty table that charges `budget` for all it holds. `kernels`: those that the process uses.
+
+        `beside_bytes` are charged for each slot in DRAM beside what it holds.
 
         The first table of a kind of optimizer may take seconds, if its kernels are compiled for the first time on this machine.
         """
@@ -56,7 +63,7 @@ class RowTable:
         self._kernels: Final = kernels or chosen_kernels()
         self._kernels.make_ready(spec)
         self._budget = budget
-        self._dram = DramRows(spec, budget, self._kernels)
+        self._dram = DramRows(spec, budget, self._kernels, beside_bytes)
         self._lock = threading.Lock()
         self._prepared = _NOTHING, _NOTHING
         """The keys of the last `prepare`, and their slots."""
@@ -101,27 +108,33 @@ class RowTable:
         misses = 0
         for start in range(0, len(keys), PIECE_ROWS):
             piece = slice(start, start + PIECE_ROWS)
-            with self._lock:
-                self._dram.index.lookup(keys[piece], self._dram.columns.values, values[piece], found[piece])
-                hits = int(np.count_nonzero(found[piece]))
-                self._dram_hits += hits
-                self._misses += len(found[piece]) - hits
-            misses += len(found[piece]) - hits
+            misses += self._lookup_piece(keys[piece], values[piece], found[piece])
         if misses:
             values[~found] = initial_rows(self.spec, keys[~found])
         return values, found
 
     def prefetch(self, keys: Ints) -> int:
-        """Moves rows up ahead of their use. Returns how many moved."""
+        """Moves rows up into DRAM ahead of their use, as far as there is room or can be made. Returns how many moved."""
         self._checked_keys(keys)
         return 0
+
+    def pin(self, keys: Ints) -> None:
+        """Brings the rows under `keys` into DRAM, and keeps those that are there until `unpin` or their end. Creates none.
+
+        Raises `StorageFull` where they have no room together, and `CorruptTier`, with nothing pinned.
+        """
+        self._checked_keys(keys)
+
+    def unpin(self, keys: Ints) -> None:
+        """Undoes one `pin` of each of these keys."""
+        self._checked_keys(keys)
 
     def read(self, keys: Ints) -> RowBatch:
         """Whole rows as they are, in the order of `keys`, which may repeat; position 0 where there is none. Counts no use."""
         keys = self._checked_keys(keys)
         batch = empty_batch(self.spec, 0)
         pieces = [self._read_piece(keys[start : start + PIECE_ROWS]) for start in range(0, len(keys), PIECE_ROWS)]
-        return _joined(pieces) if pieces else batch
+        return joined(pieces) if pieces else batch
 
     def scan(self, rows: int = 65536) -> Iterator[RowBatch]:
         """Every row that is there all the while at least once, by batches of at most `rows`, in no order, while changes go on.
@@ -139,7 +152,7 @@ class RowTable:
         """The keys of all rows, of one moment, in no order."""
         with self._lock:
             keys = self._dram.index.keys()
-            return keys if not len(self._reserved) else keys[self._are_there(self._dram.find(keys))]
+            return keys if not len(self._reserved) else keys[self._dram.find(keys) < RESERVED]
 
     # The applying thread.
 
@@ -228,7 +241,7 @@ class RowTable:
         State of another kind of optimizer than the table's starts anew. Keys may repeat: the greatest position counts. Raises
         `StorageFull` with nothing changed.
         """
-        batch = _newest(batch)
+        batch = newest(batch)
         slots = self._hold(batch.keys)
         with self._lock:
             newer = batch.positions > self._dram.positions[slots]
@@ -269,9 +282,8 @@ class RowTable:
 
     def _hold(self, keys: Ints) -> Ints:
         """The slot of each key, until `_let_go`; for rows that are not there slots are reserved."""
-        prepared, slots = self._prepared
-        if len(prepared) == len(keys) and np.array_equal(prepared, keys):
-            return slots
+        if self._is_prepared(keys):
+            return self._prepared[1]
         with self._lock:
             slots = self._dram.find(keys)
         if len(slots) and slots.min() < 0:
@@ -289,6 +301,9 @@ class RowTable:
             slots &= RESERVED - 1
         self._prepared = keys.copy(), slots
         return slots
+
+    def _is_prepared(self, keys: Ints) -> bool:
+        return len(self._prepared[0]) == len(keys) and np.array_equal(self._prepared[0], keys)
 
     # Under the lock.
 
@@ -316,14 +331,27 @@ class RowTable:
     def _are_there(self, slots: Ints) -> Marks:
         return (slots >= 0) & (slots < RESERVED)
 
+    def _read_hot(self, keys: Ints) -> RowBatch:
+        slots = self._dram.find(keys)
+        slots[~self._are_there(slots)] = -1
+        rows = self._kernels.before(self._dram.columns, np.maximum(slots, 0))
+        rows.positions[slots < 0] = 0
+        return RowBatch(keys.copy(), rows.values, rows.state, self.spec.kind, rows.positions)
+
+    # With the lock free.
+
     def _read_piece(self, keys: Ints) -> RowBatch:
         with self._lock:
-            slots = self._dram.find(keys)
-            slots[~self._are_there(slots)] = -1
-            rows = self._kernels.before(self._dram.columns, np.maximum(slots, 0))
-            kind = self.spec.kind
-        rows.positions[slots < 0] = 0
-        return RowBatch(keys.copy(), rows.values, rows.state, kind, rows.positions)
+            return self._read_hot(keys)
+
+    def _lookup_piece(self, keys: Ints, values: NDArray[Any], found: Marks) -> int:
+        """Fills in what is there. Returns how many rows are not."""
+        with self._lock:
+            self._dram.index.lookup(keys, self._dram.columns.values, values, found)
+            hits = int(np.count_nonzero(found))
+            self._dram_hits += hits
+            self._misses += len(found) - hits
+        return len(found) - hits
 
     # What is handed in.
 
@@ -338,22 +366,3 @@ class RowTable:
             raise InvalidEvent(
                 f"the rows are {rows.dtype} {rows.shape}; the table needs {dtype} {expected}", item=self.name
             )
-
-
-def _newest(batch: RowBatch) -> RowBatch:
-    """The row of each key that was written last."""
-    if len(np.unique(batch.keys)) == len(batch):
-        return batch
-    batch = batch.take(np.argsort(batch.positions, kind="stable")[::-1])
-    return batch.take(np.unique(batch.keys, return_index=True)[1])
-
-
-def _joined(pieces: list[RowBatch]) -> RowBatch:
-    """One batch of several; an alter of the optimizer's kind between two of them leaves the later kind's rows only in state."""
-    return RowBatch(
-        np.concatenate([piece.keys for piece in pieces]),
-        np.concatenate([piece.values for piece in pieces]),
-        np.concatenate([piece.state for piece in pieces]),
-        pieces[-1].kind,
-        np.concatenate([piece.positions for piece in pieces]),
-    )

@@ -1,0 +1,296 @@
+"""A row table whose rows may lie on SSD: what changes or is read beside `RowTable`, which knows DRAM alone.
+
+Whatever changes a row brings it up first, so that rule 3 is decided in one place. The disk is read and written with the table's lock
+free: under it only locations are looked up, and what they were is checked again afterwards. What is in use by the change that is
+prepared stays pinned until that is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import CorruptTier, StorageFull
+from ..budget import Budget
+from .batch import RowBatch, empty_batch, joined, newest
+from .credit import paid
+from .index import ABSENT, RESERVED, Charge, Ints, Marks
+from .kernels import Before, NumpyKernels
+from .slot_file import Storage
+from .spec import RowSpec
+from .table import RowCounters, RowTable
+from .tiering import BATCH_ROWS, BESIDE_BYTES, ColdRead, Tiering
+
+
+class TieredRowTable(RowTable):
+    """As `RowTable`, with an ssd tier below DRAM: rows leave DRAM as it fills, and come up when they are used."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: RowSpec,
+        budget: Budget,
+        create: Callable[[], Storage],
+        kernels: NumpyKernels | None = None,
+    ) -> None:
+        """`create` makes an empty file of the tier; the rest as for `RowTable`."""
+        super().__init__(name, spec, budget, kernels, BESIDE_BYTES)
+        self._tiers = Tiering(self._dram, create, self._lock, budget)
+        self._pinned = np.empty(0, np.int64)
+        """Slots that stay what they are until `_let_go`, since they are prepared."""
+
+    def counters(self) -> RowCounters:
+        with self._lock:
+            return RowCounters(self._dram_hits, self._misses, self._tiers.counts)
+
+    @property
+    def error(self) -> StorageFull | CorruptTier | None:
+        """Why the last row that was to leave DRAM stayed, until one leaves again, or why one could not be read; None where all is well."""
+        return self._tiers.error
+
+    @property
+    def ssd_nbytes(self) -> int:
+        """Bytes of the table's files, free slots too."""
+        return self._tiers.ssd.nbytes
+
+    # Any thread.
+
+    def prefetch(self, keys: Ints) -> int:
+        keys, moved = np.unique(self._checked_keys(keys)), 0
+        for start in range(0, len(keys), BATCH_ROWS):
+            with self._lock:
+                cold = self._look(keys[start : start + BATCH_ROWS])
+            moved += 0 if cold is None else self._tiers.move_up(cold, must=False)
+        return moved
+
+    def pin(self, keys: Ints) -> None:
+        missing = np.unique(self._checked_keys(keys))
+        pinned = missing[:0]
+        try:
+            while True:
+                with self._lock:
+                    is_cold = self._tiers.pin_keys(missing, self._dram.find(missing))
+                    pinned = np.concatenate((pinned, missing[~is_cold]))
+                    missing = missing[is_cold]
+                    cold = self._look(missing)
+                if cold is None:
+                    return
+                if not self._tiers.move_up(cold, must=True):
+                    raise self._cannot_leave(self._budget.full(len(missing) * self._dram.slot_bytes))
+        except BaseException:
+            self.unpin(pinned)
+            raise
+
+    def unpin(self, keys: Ints) -> None:
+        with self._lock:
+            self._tiers.unpin_keys(np.unique(self._checked_keys(keys)))
+
+    def give_back(self, nbytes: int) -> int:
+        """Gives DRAM back to the budget, at least `nbytes` if it can: rows move down. Returns bytes, 0 where nothing can go.
+
+        Blocks for the disk; for a thread that holds no lock of any holder of the budget.
+        """
+        return self._tiers.give_back(nbytes)
+
+    # The applying thread.
+
+    def delete(self, keys: Ints, position: int, up_to: int | None = None, images: bool = False) -> RowBatch | None:
+        keys = np.unique(self._checked_keys(keys))
+        with self._lock:
+            self._let_go()
+        known = empty_batch(self.spec)
+        while True:
+            with self._lock:
+                locations = self._dram.find(keys)
+                cold = self._look(keys[(locations < ABSENT) & ~np.isin(keys, known.keys)])
+                if cold is None:
+                    return self._delete(keys, locations, known, position, up_to, images)
+            # What nobody needs to know may be damaged.
+            is_needed = images or up_to is not None
+            known = joined([known, self._tiers.fetch(cold) if is_needed else self._tiers.fetch_whole(cold)])
+
+    def _delete(
+        self, keys: Ints, locations: Ints, known: RowBatch, position: int, up_to: int | None, images: bool
+    ) -> RowBatch | None:
+        """Under the lock: deletes what is there of `keys` (unique); `known` has the rows of those that are cold."""
+        there = locations != ABSENT
+        keys, locations = keys[there], locations[there]
+        is_cold = locations < ABSENT
+        order = np.argsort(known.keys)
+        which = order[np.searchsorted(known.keys, keys[is_cold], sorter=order)]
+        positions = np.empty(len(keys), np.uint64)
+        positions[~is_cold], positions[is_cold] = self._dram.positions[locations[~is_cold]], known.positions[which]
+        goes = positions < np.uint64(position)
+        if up_to is not None:
+            goes &= positions <= np.uint64(up_to)
+        hot, cold = self._dram.batch(locations[goes & ~is_cold]), known.take(which[goes[is_cold]])
+        self._note(keys[goes])
+        self._drop(keys[goes], locations[goes])
+        return joined([hot, cold]) if images else None
+
+    def restore(self, before: RowBatch) -> None:
+        charge = partial(self._budget.charge, forced=True)
+        with self._lock:
+            self._let_go()
+            locations, gone = self._dram.find(before.keys), before.positions == 0
+            goes = gone & (locations != ABSENT)
+            self._drop(before.keys[goes], locations[goes])
+            there, slots = before.take(~gone), locations[~gone]
+            cold, new = slots < ABSENT, slots == ABSENT
+            slots[cold] = self._tiers.overwrite(there.take(cold), slots[cold], charge)
+            slots[new] = self._dram.reserve(there.keys[new], charge)
+            self._dram.settle(slots[new])
+            self._dram.put(slots, there)
+            self._tiers.changed(slots)
+            self._note(before.keys)
+
+    def load(self, batch: RowBatch) -> None:
+        """As `RowTable.load`; but where it raises, some of the rows may be there. A row that is damaged on SSD is whole again."""
+        for start in range(0, len(batch), BATCH_ROWS):
+            piece = newest(batch.take(np.arange(start, min(start + BATCH_ROWS, len(batch)))))
+            self._bring_up(np.unique(piece.keys), is_overwritten=True)
+            super()._hold(piece.keys)
+            super().load(piece)
+
+    def alter(self, spec: RowSpec) -> None:
+        with self._tiers.demoting:
+            super().alter(spec)
+            with self._lock:
+                self._tiers.ssd.alter(spec)
+
+    def clear(self) -> None:
+        with self._tiers.demoting:
+            super().clear()
+            with self._lock:
+                self._tiers.clear()
+
+    # The applying thread, without the lock.
+
+    def _hold(self, keys: Ints) -> Ints:
+        if not self._is_prepared(keys):
+            self._bring_up(np.unique(keys))
+        return super()._hold(keys)
+
+    def _bring_up(self, keys: Ints, *, is_overwritten: bool = False) -> None:
+        """Pins the rows of `keys` (unique) in DRAM, and slots for those that are not there. Raises with nothing held.
+
+        `is_overwritten`: nobody needs to know what they were, so they may be damaged.
+        """
+        tiers = self._tiers
+        tiers.holds_back = True
+        try:
+            with self._lock:
+                self._let_go()
+                locations = self._dram.find(keys)
+                self._pin(locations[locations >= 0])
+                cold = self._look(keys)
+            rows = empty_batch(self.spec)
+            if cold is not None:
+                rows = tiers.fetch_whole(cold) if is_overwritten else tiers.fetch(cold)
+            self._find_room(rows, keys)
+        except BaseException:
+            with self._lock:
+                self._let_go()
+            raise
+        finally:
+            tiers.holds_back = False
+
+    def _find_room(self, rows: RowBatch, keys: Ints) -> None:
+        """Puts rows that were read, and slots for those that are nowhere, into DRAM.
+
+        Where there is room by itself, else where others leave, else as far as the budget gives it.
+        """
+        tiers = self._tiers
+
+        def act(charge: Charge) -> None:
+            locations = self._dram.find(rows.keys)
+            whole, damaged = (locations < ABSENT) & (rows.positions > 0), rows.positions == 0
+            if whole.any():
+                tiers.place(rows.take(whole), tiers.addresses(locations[whole]), charge)
+            reserved = self._dram.reserve(keys[self._dram.find(keys) == ABSENT], charge)
+            self._reserved = np.concatenate((self._reserved, reserved))
+            if damaged.any():
+                slots = tiers.overwrite(rows.take(damaged), locations[damaged], charge)
+                self._dram.index.move(rows.keys[damaged], slots + RESERVED)
+                self._reserved = np.concatenate((self._reserved, slots))
+            self._pin(np.concatenate((self._dram.find(rows.keys[rows.positions > 0]), self._reserved)))
+
+        def price() -> int:
+            locations = self._dram.find(keys)
+            new = int(np.count_nonzero(locations == ABSENT))
+            return self._dram.growth_bytes(new + int(np.count_nonzero(locations < ABSENT)), new)
+
+        for _ in range(2):
+            try:
+                with self._lock:
+                    act(tiers.grown)
+            except StorageFull:
+                tiers.make_room(len(keys))
+            else:
+                return
+        try:
+            paid(self._budget, self._lock, price, act)
+        except StorageFull as error:
+            raise self._cannot_leave(error) from tiers.error
+
+    def _cannot_leave(self, error: StorageFull) -> StorageFull:
+        """`error`, with the reason why rows do not make room."""
+        why = self.error.problem if self.error else "those that are left are in use"
+        return StorageFull(f"{error.problem}; no more rows of {self.name!r} can leave: {why}", remedy=error.remedy)
+
+    # Under the lock.
+
+    def _look(self, keys: Ints) -> ColdRead | None:
+        """Begins a read of those that are cold, if any are."""
+        return self._tiers.look(keys, self._dram.find(keys), is_use=False)
+
+    def _pin(self, slots: Ints) -> None:
+        self._tiers.pin(slots)
+        self._pinned = np.concatenate((self._pinned, slots))
+
+    def _let_go(self) -> None:
+        if len(self._pinned):
+            self._tiers.unpin(self._pinned)
+            self._pinned = self._pinned[:0]
+        super()._let_go()
+
+    def _changed_now(self, slots: Ints, rows: Before | None) -> RowBatch | None:
+        self._tiers.changed(slots)
+        return super()._changed_now(slots, rows)
+
+    def _drop(self, keys: Ints, locations: Ints) -> None:
+        """Drops rows that are there (unique), wherever they are."""
+        self._tiers.deleted(locations, keys)
+        is_cold = locations < ABSENT
+        self._dram.release(locations[~is_cold])
+        self._dram.forget(keys[is_cold])
+
+    # With the lock free.
+
+    def _lookup_piece(self, keys: Ints, values: NDArray[Any], found: Marks) -> int:
+        with self._lock:
+            locations = self._dram.index.lookup(keys, self._dram.columns.values, values, found)
+            cold = self._tiers.look(keys, locations, is_use=True)
+            hits = int(np.count_nonzero(found))
+            misses = len(keys) - hits - (0 if cold is None else len(cold.places))
+            self._dram_hits += hits
+            self._misses += misses
+        if cold is not None:
+            values[cold.places] = self._tiers.fetch(cold, promote=True).values[cold.owner]
+            found[cold.places] = True
+        return misses
+
+    def _read_piece(self, keys: Ints) -> RowBatch:
+        with self._lock:
+            cold = self._look(keys)
+            batch = self._read_hot(keys)
+        if cold is not None:
+            rows = self._tiers.fetch(cold)
+            batch.values[cold.places] = rows.values[cold.owner]
+            batch.state[cold.places] = rows.state[cold.owner]
+            batch.positions[cold.places] = rows.positions[cold.owner]
+        return batch
