@@ -16,6 +16,8 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
@@ -35,8 +37,8 @@ from ..eventlog.changelog import Changelogs
 from ..events.arrays import Array, ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
-from ..events.recording import HistoryFile, Token, process_name
-from ..events.row_keys import row_keys
+from ..events.recording import HistoryFile, Token, process_name, recorded_rows
+from ..events.row_keys import Keys, row_keys
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
 from ..transport.calls import OpenReplica
@@ -55,6 +57,7 @@ from .links import MakeLink
 from .matching import Rename
 from .moment import status_of
 from .pinning import Pinning
+from .prefetching import Prefetcher, Prefetches
 from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
 from .resting import Resting
@@ -76,7 +79,9 @@ from .waits import Accepted, Waits
 if TYPE_CHECKING:
     import torch
 
+    from ..tiers.hbm import Held
     from .bound import Bound
+    from .device_rows import DeviceRows
 
 TIMEOUT_S = 30.0
 
@@ -149,6 +154,7 @@ class Replica:
         self._store = store or TieredStore()
         self._applier = Applier(self._store, keep_versions)
         self._rows = RowReads(self._store, self._applier, self._partitions)
+        self._prefetcher = Prefetcher(self.name)
         self._bound: list[Bound] = []
         self._serving: Serving | None = None
         self._closed = False
@@ -367,28 +373,64 @@ class Replica:
 
     @overload
     def lookup(
-        self, table: str, keys: Any, return_found: Literal[False] = False, topic: str | None = None
-    ) -> Array: ...
+        self, table: str, keys: Any, return_found: Literal[False] = False, topic: str | None = None, *,
+        device: str | torch.device | None = None,
+    ) -> Array: ...  # fmt: skip
     @overload
     def lookup(
-        self, table: str, keys: Any, return_found: Literal[True], topic: str | None = None
-    ) -> tuple[Array, Array]: ...
+        self, table: str, keys: Any, return_found: Literal[True], topic: str | None = None, *,
+        device: str | torch.device | None = None,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
     def lookup(
-        self, table: str, keys: Any, return_found: bool = False, topic: str | None = None
-    ) -> Array | tuple[Array, Array]:
+        self, table: str, keys: Any, return_found: bool = False, topic: str | None = None, *,
+        device: str | torch.device | None = None,
+    ) -> Array | tuple[Array, Array]:  # fmt: skip
         """The rows under `keys`, in that order: (len(keys), dim) of the table's dtype, a copy. Never blocks for what is applied.
 
         `keys`: a sequence of ints, or a numpy array or torch tensor of int64 and one dimension; they may repeat. A key that has no row
         gets its initial value, by the table's definition, and no row is created. With `return_found` also which keys have one: bool,
         (len(keys),). What one event changed is seen whole or not at all, in each of its partition's look-ups of up to 16,384 keys.
 
+        With `device` the rows are a torch tensor there, whatever `arrays` says, of the same bits: where the store has an HBM tier on that
+        device, what is hot is gathered there, and the rest comes in one copy and is there the next time.
+
         Raises `UnknownTopic` for a table that is not known here, `InvalidEvent` for what is no row key, or one of a state partition that
         this replica does not follow, naming both.
         """
-        state = self._topic(topic)
-        values, found = self._rows.look_up(state.record, table, row_keys(table, keys))
+        record, flat = self._topic(topic).record, row_keys(table, keys)
+        if device is not None:
+            tensor, found = self._on_device.look_up(record, table, flat, device)
+            return (tensor, handed_out(found, "torch")) if return_found else tensor
+        values, found = self._looked_up(record, table, flat)
         given = handed_out(values, self._arrays)
         return (given, handed_out(found, self._arrays)) if return_found else given
+
+    def hold_rows(self, table: str, keys: Any, topic: str | None = None) -> AbstractContextManager[Held]:
+        """The rows of a batch, unchanged while the block lasts: `values[index]` of what is held are those under `keys`, in order.
+
+        `values` is the HBM tier's own memory where all rows are there, and else a copy; read it at `index` only, and do not write it.
+        Prefetches for other batches go around what is held. Raises as `lookup`.
+        """
+        return self._on_device.hold(self._topic(topic).record, table, row_keys(table, keys))
+
+    def prefetch(self, table: str, keys: Any, topic: str | None = None) -> bool:
+        """Rows under `keys` will be looked up soon: they are moved from SSD to DRAM, and to the HBM tier where there is one.
+
+        For a data loader, some batches ahead. Returns at once; False where too many are waiting already, and these are read where
+        they lie. `prefetches()` counts. Raises as `lookup`, and what could not be read since the last call.
+        """
+        record, flat = self._topic(topic).record, row_keys(table, keys)
+        self._rows.spec(record, table)
+
+        def move(keys: Keys) -> int:
+            moved = self._rows.prefetch(record, table, keys)
+            return moved if self._store.hbm is None else moved + self._on_device.prefetch(record, table, keys)
+
+        return self._prefetcher.add(move, flat)
+
+    def prefetches(self) -> Prefetches:
+        """What prefetching has done here."""
+        return self._prefetcher.counters()
 
     def table(self, table: str, topic: str | None = None) -> TableStatus:
         """How many rows the table has here, and what memory it takes. Raises `UnknownTopic` for one that is not known here."""
@@ -567,6 +609,7 @@ class Replica:
         self._closed = True
         if self._serving is not None:
             self._serving.close(timeout)
+        self._prefetcher.close(timeout)
         for bound in list(self._bound):
             bound.close()
         self._waits.close()
@@ -598,6 +641,12 @@ class Replica:
         if not seeds:
             beginning.choose()
         beginning.fill(self._applier, make_link, self.name, deadline)
+
+    @cached_property
+    def _on_device(self) -> DeviceRows:
+        from .device_rows import DeviceRows  # It imports torch.
+
+        return DeviceRows(self._store, self._rows)
 
     def _give_back(self) -> None:
         self._applier.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..events.arrays import Array, ArrayKind, as_torch
 from ..events.digest import tensor_hash
 from ..events.kinds import Table
 from ..events.row_keys import Keys, by_partition
+from ..tiers.rows.spec import RowSpec
 from ..tiers.rows.table import RowTable
 from ..tiers.store import TieredStore
 from ..transport.calls import TopicRecord
@@ -21,6 +23,9 @@ from .status import TableStatus
 
 DIGEST_BYTES = 4 << 20
 """About so many bytes of rows are read at a time for a digest."""
+
+FoundRows = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+"""Values (n, dim), and whether each row is there (n,)."""
 
 
 class RowReads:
@@ -32,7 +37,7 @@ class RowReads:
         self._applier = applier
         self._followed = followed
 
-    def look_up(self, topic: TopicRecord, table: str, keys: Keys) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    def look_up(self, topic: TopicRecord, table: str, keys: Keys) -> FoundRows:
         """Values (n, dim) of the table's dtype, and whether each row is there (n,), in the order asked; a row that is not has its
         initial value. Each partition's rows are of one moment, up to the tiers' own limit.
 
@@ -41,20 +46,34 @@ class RowReads:
         tables = self._tables(topic, table)
         spec = next(iter(tables.values())).spec
         values, found = np.empty((len(keys), spec.dim), spec.value_dtype), np.empty(len(keys), np.bool_)
-        for number, places in by_partition(keys, topic.partitions):
-            if self._followed is not None and number not in self._followed:
-                raise InvalidEvent(
-                    "the key belongs to a state partition that this replica does not follow",
-                    topic=topic.name,
-                    partition=number,
-                    item=f"{table}/{keys[0 if places is None else places[0]]}",
-                )
+        for number, places in self._by_partition(topic, table, keys):
             # One that lacks the definition yet has no rows: to any other its keys are unknown too.
             rows = tables.get(number) or next(iter(tables.values()))
             if places is None:
                 return rows.lookup(keys)
             values[places], found[places] = rows.lookup(keys[places])
         return values, found
+
+    def prefetch(self, topic: TopicRecord, table: str, keys: Keys) -> int:
+        """Moves rows up to DRAM ahead of their use; how many moved. May read a disk. Raises as `look_up`, and what cannot be read."""
+        tables, moved = self._tables(topic, table), 0
+        for number, places in self._by_partition(topic, table, keys):
+            if number in tables:
+                moved += tables[number].prefetch(keys if places is None else keys[places])
+        return moved
+
+    def spec(self, topic: TopicRecord, table: str) -> RowSpec:
+        """What the table is. Raises `UnknownTopic` as `look_up`."""
+        return next(iter(self._tables(topic, table).values())).spec
+
+    def positions(self, topic: TopicRecord, table: str, keys: Keys) -> Iterator[tuple[int, int, int]]:
+        """(partition, key, position that last wrote its row or 0) of each key that differs."""
+        tables, different = self._tables(topic, table), np.unique(keys)
+        for number, places in by_partition(different, topic.partitions):
+            own = different if places is None else different[places]
+            if number in tables:
+                batch = tables[number].read(own)
+                yield from zip(repeat(number), own.tolist(), batch.positions.tolist(), strict=False)
 
     def tables(self, topic: TopicRecord) -> list[TableStatus]:
         """The tables of a topic by name, over the partitions followed."""
@@ -70,6 +89,18 @@ class RowReads:
         return [
             (name, definition.dim, definition.dtype, _digest(rows)) for name, definition, rows in self._by_name(topic)
         ]
+
+    def _by_partition(self, topic: TopicRecord, table: str, keys: Keys) -> Iterator[tuple[int, Keys | None]]:
+        """As `by_partition`, of partitions that are followed. Raises `InvalidEvent` where a key is of another one."""
+        for number, places in by_partition(keys, topic.partitions):
+            if self._followed is not None and number not in self._followed:
+                raise InvalidEvent(
+                    "the key belongs to a state partition that this replica does not follow",
+                    topic=topic.name,
+                    partition=number,
+                    item=f"{table}/{keys[0 if places is None else places[0]]}",
+                )
+            yield number, places
 
     def _by_name(self, topic: TopicRecord) -> Iterator[tuple[str, Table, list[RowTable]]]:
         """Name, definition, and the rows of each partition that has the table."""

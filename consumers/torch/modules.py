@@ -130,9 +130,10 @@ class _Rows(torch.nn.Module):
         if hook is not None:
             hook.wait()
         rows = self._look_up(keys).to(device)
-        if hook is not None and len(keys):
+        if hook is not None:
             rows.requires_grad_()
-            hook.watch(rows, keys)
+            if len(keys):
+                hook.watch(rows, keys)
         return rows if self.dtype is None else rows.to(self.dtype)
 
     def _look_up(self, keys: NDArray[np.int64]) -> torch.Tensor:
