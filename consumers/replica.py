@@ -37,7 +37,7 @@ from ..eventlog.changelog import Changelogs
 from ..events.arrays import Array, ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
-from ..events.recording import HistoryFile, Token, process_name, recorded_rows
+from ..events.recording import HistoryFile, Token, process_name
 from ..events.row_keys import Keys, row_keys
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
@@ -401,7 +401,7 @@ class Replica:
         if device is not None:
             tensor, found = self._on_device.look_up(record, table, flat, device)
             return (tensor, handed_out(found, "torch")) if return_found else tensor
-        values, found = self._looked_up(record, table, flat)
+        values, found = self._rows.look_up(record, table, flat)
         given = handed_out(values, self._arrays)
         return (given, handed_out(found, self._arrays)) if return_found else given
 
