@@ -1,4 +1,4 @@
-"""A version that is no longer kept, put together once more from the log of a running broker."""
+"""What a replica no longer has, or not whole, from the log of a running broker: a version put together once more, or a value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import closing
 from ..consistency.vector import VersionVector
 from ..errors import CorruptLog, InvalidEvent, LogTruncated
 from ..events.codec import EventFrame, decode_event
-from ..events.kinds import Chunk, Commit, Part
-from ..events.validate import check_payload
+from ..events.kinds import Chunk, Commit, Part, Put
+from ..events.validate import check_payload, put_values
 from ..tiers.store import TieredStore
 from ..transport.calls import TopicRecord, VersionRecord
 from .followed import Held
@@ -37,6 +37,35 @@ def refetch(
     with closing(Pager(make_link, "refetch", patience)) as pager:
         events = _Events(pager, topic, wanted)
         return _assemble(events, store, newest)
+
+
+def refetch_value(
+    make_link: MakeLink,
+    topic: TopicRecord,
+    number: int,
+    key: bytes,
+    position: int,
+    patience: Callable[[], float],
+) -> bytes:
+    """What the event at `position` of a state partition put under `key`. As `refetch`, without a store.
+
+    Raises `LogTruncated` where the log no longer has that event, `CorruptLog`, `ConnectFailed`, `ParamstreamTimeout`.
+    """
+    with closing(Pager(make_link, "refetch", patience)) as pager:
+        for data in pager.frames((topic.id, number), position - 1, position):
+            frame = decode_event(data)
+            if frame.position == position and isinstance(frame.payload, Put):
+                try:
+                    check_payload(frame.payload, len(frame.bulk))
+                except InvalidEvent as error:
+                    raise CorruptLog(error.problem, topic=topic.name, position=position) from error
+                # Of several values for one key the last one stands.
+                found = [bytes(value) for item, value in put_values(frame.payload, frame.bulk) if item.key == key]
+                if found:
+                    return found[-1]
+    raise LogTruncated(
+        "the log no longer has the event that wrote the value", topic=topic.name, partition=number, position=position
+    )
 
 
 class _Events:

@@ -26,7 +26,6 @@ from ..consistency.gate import Ordering
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
-    CorruptTier,
     EventLost,
     InvalidEvent,
     ParamstreamError,
@@ -189,7 +188,7 @@ class Replica:
         self._pinning = Pinning(
             self._sink, self._core, self._applier, self._store, directory, make_link, self._snapshot_dir
         )
-        self._resting = Resting(self._store, self._pinning)
+        self._resting = Resting(self._store, self._pinning, make_link)
         feed = Feed(self._core, self._sink, self._sink.lock)
         link = make_link(feed, lambda: hello, f"replica-{self.name}")
         self._link = feed.link = self._sink.link = self._sink.jumps.link = link
@@ -332,7 +331,8 @@ class Replica:
         """The value under `key`. None where there is none, its time is over, or it is valid for another version than the one
         served. Blocks for the disk only, where the value lies on SSD.
 
-        Raises `CorruptTier` where SSD does not give it; the next put of the key mends that.
+        What SSD gives back wrong is fetched from the log again; raises `CorruptTier` where that does not have it any more: the next put
+        of the key mends that.
         """
         return self._get(self._topic(topic), key)
 
@@ -716,19 +716,17 @@ class Replica:
     def _value(self, state: TopicState, partition: PartitionId, key: bytes) -> bytes | None:
         at, heard, _ = self._sink.clock.get(partition, (0, 0.0, 0))
         now = at + int((time.monotonic() - heard) * 1e9) if at else 0
-        table = self._store.entries(partition)
-        entry = table.get(key, now)
+        entry = self._store.entries(partition).get(key, now)
         if entry is not None and entry.valid_for is not None:
             served = state.served
             if served is None or not served.may_be_read_beside(partition, entry.position, *entry.valid_for):
                 return None
         if self._recorder is not None and not self._closed:  # What a close has given back already is no miss.
             self._recorder.reads_entry(partition, key, entry)
-        try:
-            return None if entry is None else table.read(key, entry)
-        except CorruptTier as error:
-            error.topic, error.partition = state.record.name, partition[1]
-            raise
+        if entry is None:
+            return None
+        # A recorded read is made under the lock, under which nothing may be waited for.
+        return self._resting.value(state, partition, key, entry, mend=self._recorder is None)
 
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)

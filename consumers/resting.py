@@ -1,23 +1,34 @@
-"""Weights that rest on SSD, and how they come back: by themselves when they are read, or all that is served at once."""
+"""How weights and values come back from SSD: by themselves when they are read, or all that is served at once; and from the log where
+SSD has damaged them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
+from ..consistency.vector import PartitionId
 from ..errors import CorruptTier, InvalidEvent, ParamstreamError, StorageFull
+from ..tiers.entries import Entry
 from ..tiers.store import TieredStore
 from .applying import TopicState
+from .links import MakeLink
 from .pinning import Pinning
+from .refetch import refetch_value
+from .scope import time_left
 from .versions import Sealed
+
+MEND_S = 5.0
+"""How long a look-up of a value that SSD has damaged waits for the log."""
 
 
 class Resting:
     """Moves a replica's weights between the tiers of its store. Any thread; blocks for the disk."""
 
-    def __init__(self, store: TieredStore, pinning: Pinning) -> None:
+    def __init__(self, store: TieredStore, pinning: Pinning, make_link: MakeLink) -> None:
         self._store = store
         self._pinning = pinning
+        self._make_link = make_link
 
     def demote(self, topics: Iterable[TopicState]) -> None:
         """As `Replica.demote`."""
@@ -53,3 +64,22 @@ class Resting:
                 self._pinning.mend(topic, sealed, time.monotonic() + timeout)
             except ParamstreamError as error:
                 raise damaged from error
+
+    def value(self, topic: TopicState, partition: PartitionId, key: bytes, entry: Entry, *, mend: bool) -> bytes:
+        """Of an entry that the partition's table has just given; with `mend` from the log, where SSD has damaged it."""
+        table = self._store.entries(partition)
+        try:
+            return table.read(key, entry)
+        except CorruptTier as damaged:
+            damaged.topic, damaged.partition = topic.record.name, partition[1]
+            if not mend:
+                raise
+            deadline = time.monotonic() + MEND_S
+            try:
+                value = refetch_value(
+                    self._make_link, topic.record, partition[1], key, entry.position, lambda: time_left(deadline)
+                )
+            except ParamstreamError as error:
+                raise damaged from error
+        table.refill(key, entry, value)
+        return value

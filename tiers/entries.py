@@ -132,6 +132,13 @@ class EntryTable:
             self._spill.count(promoted=1)
         return value
 
+    def refill(self, key: bytes, entry: Entry, value: bytes) -> None:
+        """Has `value`, which is that of `entry`, in the place of a blob that could not be read, if the entry still stands. Any thread."""
+        if self._spill is not None and not self._move(key, entry, entry._replace(stored=value)):
+            blob = self._spill.put(value)
+            if blob is not None:
+                self._move(key, entry, entry._replace(stored=blob))
+
     def evict(self, nbytes: int) -> int:
         """Moves values that were not read lately to SSD, until `nbytes` of DRAM are given back or no more can go. Returns bytes.
 

@@ -69,6 +69,26 @@ def test_a_version_that_ssd_damaged_is_fetched_from_the_log_again_K03(
         assert str(tmp_path) in str(caught.value)
 
 
+def test_a_value_that_ssd_damaged_is_fetched_from_the_log_again_K03(
+    client: ps.Client, publisher: ps.Publisher, tmp_path: Path
+) -> None:
+    with (
+        ps.TieredStore(dram="512KiB", ssd=f"{tmp_path}:4MiB") as store,
+        client.replica("model", store=store, arrays="numpy") as replica,
+    ):
+        items = [(b"k%d" % n, value_of(n)) for n in range(KEYS)]
+        replica.wait(publisher.put_many([*items, (b"k5", b"twice in one event" * 300)]), WAIT_S)
+        digest = replica.digest()
+        damage(tmp_path)
+        with pytest.raises(ps.CorruptTier, match="ssd"):
+            replica.digest()
+        assert [replica.get(key) for key, _ in items] == [
+            b"twice in one event" * 300 if key == b"k5" else value for key, value in items
+        ]
+        assert replica.digest() == digest
+        assert "ssd" in replica.status().last_error
+
+
 def test_what_leaves_a_replica_is_whole_although_most_of_it_lies_on_ssd_K07(
     client: ps.Client, publisher: ps.Publisher, tmp_path: Path
 ) -> None:

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from feeding.fakes import FakeBroker
+from paramstream.consumers import resting
 from paramstream.consumers.replica import Replica
 from paramstream.consumers.undo import IMAGE_BYTES
-from paramstream.errors import CorruptTier, InvalidEvent, StorageFull, VersionNotHeld
+from paramstream.errors import CorruptTier, InvalidEvent, LogTruncated, StorageFull, VersionNotHeld
 from paramstream.tiers.blobs import Blob
 from paramstream.tiers.entries import EntryTable
 from paramstream.tiers.store import TieredStore
@@ -342,9 +343,13 @@ def test_a_full_ssd_stops_what_needs_room_and_it_goes_on_by_itself_K05(
         assert [replica.get(b"k%d" % number) for number in range(40)] == [value_of(number) for number in range(40)]
 
 
-def test_a_damaged_value_is_a_named_gap_and_all_others_are_right_K03(
-    broker: FakeBroker, replica: Replica, store: TieredStore, tmp_path: Path
+def test_a_damaged_value_that_no_log_has_is_a_named_gap_and_all_others_are_right_K03(
+    broker: FakeBroker, replica: Replica, store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def gone(*_: object) -> bytes:
+        raise LogTruncated("the log no longer has it")
+
+    monkeypatch.setattr(resting, "refetch_value", gone)
     for number in range(8):
         broker.state.put(b"k%d" % number, value_of(number))
     broker.settle()
