@@ -2,8 +2,8 @@
 
 A replica reads what it applies, as it applies it; a user's read is one of the write that the item's position names. A life of a replica is
 a process: after a restart it reads the log, or a snapshot, once more from further back. Nothing is recorded where the promise of order does
-not hold, or where it is not known which write was seen: of state that it began with, of rows, of a version that is pinned, stale or being
-jumped over, and of items whose later write was lost.
+not hold, or where it is not known which write was seen: of state that it began with, of a version that is pinned, stale or being
+jumped over, of rows that a deletion may have spared, and of items whose later write was lost.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from ..consistency.history import Jump as JumpLine
 from ..consistency.history import Undo as UndoLine
 from ..consistency.position import START, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
-from ..events.kinds import Delete, Put
+from ..events.kinds import Delete, DeleteRows, Gradients, Put, Rows
 from ..events.recording import (
     HistoryFile,
+    Item,
     Token,
     item_key,
     items_written,
     partition_label,
     process_name,
+    rows_named,
     topic_label,
 )
 from ..tiers.entries import Entry
@@ -34,8 +36,8 @@ from .effects import Deliver, EpochBegan, Jump, Step, Undo
 from .subscription_core import SubscriptionCore
 from .versions import Sealed
 
-_Item = tuple[PartitionId, bytes | None]
-"""An entry of a partition, or None for the weights whose partition it is."""
+_Item = tuple[PartitionId, Item]
+"""An item with its partition."""
 
 
 class _Applied(NamedTuple):
@@ -44,8 +46,10 @@ class _Applied(NamedTuple):
     position: int
     value: str
     writer: str
-    items: list[bytes | None]
+    items: list[Item]
     removes: bool
+    hides: bool
+    """It may have removed them: what is read of them says nothing of who wrote it."""
     stays: bool
     """What it wrote is there until it is written again."""
 
@@ -136,7 +140,12 @@ class ReplicaRecorder:
         lines: list[Line] = [
             Apply(self._process, label, frame.position, self._followed(stamp.own), self._followed(stamp.observed))
         ]
-        items = items_written(frame.payload)
+        payload = frame.payload
+        hides = isinstance(payload, DeleteRows) and payload.up_to is not None
+        if isinstance(payload, DeleteRows):
+            items = rows_named(payload, frame.bulk)
+        else:
+            items = items_written(payload, frame.bulk)
         if not items or not self._shows(partition, frame.position, items):
             return lines
         writer = process_name(stamp.producer, stamp.incarnation)
@@ -145,14 +154,18 @@ class ReplicaRecorder:
             f"{writer}/{stamp.sequence}",
             writer,
             items,
-            removes=isinstance(frame.payload, Delete),
-            stays=isinstance(frame.payload, Put) and all(item.ttl_ns is None for item in frame.payload.items),
+            removes=isinstance(frame.payload, Delete | DeleteRows) and not hides,
+            hides=hides,
+            stays=isinstance(frame.payload, Rows | Gradients)
+            or (isinstance(frame.payload, Put) and all(item.ttl_ns is None for item in frame.payload.items)),
         )
         self._keep(partition, applied)
+        if hides:
+            return lines
         topic = topic_label(self._name_of, partition[0])
         return [*lines, *(self._read(item_key(topic, item), applied) for item in items)]
 
-    def _shows(self, partition: PartitionId, position: int, items: list[bytes | None]) -> bool:
+    def _shows(self, partition: PartitionId, position: int, items: list[Item]) -> bool:
         """A commit may have been passed over for want of its chunks."""
         kept = self._applier.topics[partition[0]].versions.kept
         return items != [None] or any(sealed.position == position for sealed in kept)
@@ -168,7 +181,8 @@ class ReplicaRecorder:
             applied = undurable.pop()
             for item in applied.items:
                 self._last[step.partition, item].pop()
-                lines.append(Lost(self._process, item_key(topic, item), applied.value))
+                if not applied.hides:
+                    lines.append(Lost(self._process, item_key(topic, item), applied.value))
         return lines
 
     def _keep(self, partition: PartitionId, applied: _Applied) -> None:
@@ -199,21 +213,29 @@ class ReplicaRecorder:
 
     def reads_entry(self, partition: PartitionId, key: bytes, entry: Entry | None) -> None:
         """A user asked for a key, and there was this entry; None: there was none, or its time was over."""
+        self._reads(partition, key, None if entry is None else entry.position)
+
+    def reads_row(self, partition: PartitionId, table: str, key: int, position: int) -> None:
+        """A user looked a row up, and it was last written at `position`; 0: there was none."""
+        self._reads(partition, (table, key), position or None)
+
+    def _reads(self, partition: PartitionId, item: Item, position: int | None) -> None:
+        """`position` of the write that was seen; None where there was nothing."""
         if partition not in self._labels:
             return
-        found = self._last.get((partition, key))
+        found = self._last.get((partition, item))
         last = found[-1] if found else None
-        name = item_key(topic_label(self._name_of, partition[0]), key)
+        name = item_key(topic_label(self._name_of, partition[0]), item)
         if found and last is not None:
-            if last.position <= self._lost.get(partition, START):
+            if last.position <= self._lost.get(partition, START) or last.hides:
                 return
-            if entry is not None and entry.position < last.position:
-                self._file.append([self._stale(name, found, entry.position)])
-            elif entry is None and last.stays:
+            if position is not None and position < last.position:
+                self._file.append([self._stale(name, found, position)])
+            elif position is None and last.stays:
                 self._file.append([Read(self._process, name, None)])
-            elif last.position == entry.position if entry is not None else last.removes:
+            elif last.position == position if position is not None else last.removes:
                 self._file.append([self._read(name, last)])
-        elif entry is None and partition in self._empty and partition not in self._lost:
+        elif position is None and partition in self._empty and partition not in self._lost:
             self._file.append([Read(self._process, name, None)])
 
     def reads_weights(self, topic: TopicState, sealed: Sealed) -> None:

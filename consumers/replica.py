@@ -36,11 +36,11 @@ from ..eventlog.changelog import Changelogs
 from ..events.arrays import Array, ArrayKind, default_arrays
 from ..events.digest import partition_of
 from ..events.limits import check_name, check_version
-from ..events.recording import HistoryFile, Token, process_name
+from ..events.recording import HistoryFile, Token, process_name, recorded_rows
 from ..events.row_keys import Keys, row_keys
 from ..events.validate import key_bytes
 from ..tiers.store import TieredStore
-from ..transport.calls import OpenReplica
+from ..transport.calls import OpenReplica, TopicRecord
 from ..transport.directory import Directory
 from ..transport.messages import FORMAT, Hello
 from .applying import Applier, TopicState
@@ -60,7 +60,7 @@ from .prefetching import Prefetcher, Prefetches
 from .recording import ReplicaRecorder
 from .replica_sink import ReplicaSink
 from .resting import Resting
-from .row_reads import RowReads, handed_out
+from .row_reads import FoundRows, RowReads, handed_out
 from .scope import Scope, is_durable_only, time_left
 from .serving import Serving
 from .serving_source import ReplicaSource
@@ -401,7 +401,7 @@ class Replica:
         if device is not None:
             tensor, found = self._on_device.look_up(record, table, flat, device)
             return (tensor, handed_out(found, "torch")) if return_found else tensor
-        values, found = self._rows.look_up(record, table, flat)
+        values, found = self._looked_up(record, table, flat)
         given = handed_out(values, self._arrays)
         return (given, handed_out(found, self._arrays)) if return_found else given
 
@@ -727,6 +727,16 @@ class Replica:
             return None
         # A recorded read is made under the lock, under which nothing may be waited for.
         return self._resting.value(state, partition, key, entry, mend=self._recorder is None)
+
+    def _looked_up(self, record: TopicRecord, table: str, keys: Keys) -> FoundRows:
+        if self._recorder is None:
+            return self._rows.look_up(record, table, keys)
+        with self._sink.changed:
+            rows = self._rows.look_up(record, table, keys)
+            if not self._closed:  # What a close has given back already is no miss.
+                for number, key, position in self._rows.positions(record, table, keys[recorded_rows(keys)]):
+                    self._recorder.reads_row((record.id, number), table, key, position)
+            return rows
 
     def _not_held(self, state: TopicState, version: int | None) -> VersionNotHeld:
         kept = ", ".join(str(sealed.version) for sealed in state.versions.kept)

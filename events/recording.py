@@ -1,7 +1,8 @@
 """What recorders of histories share: the file that they write to, and how events, items and partitions are named in it.
 
-A value is the identity of the event that wrote it, `PRODUCER/INCARNATION/SEQUENCE`. A key is `TOPIC#ID/kv/KEY` or `TOPIC#ID/weights`, where
-ID tells a topic from one that had its name before. The lines themselves are those of `consistency.history`.
+A value is the identity of the event that wrote it, `PRODUCER/INCARNATION/SEQUENCE`. A key is `TOPIC#ID/kv/KEY`, `TOPIC#ID/rows/TABLE/KEY` or
+`TOPIC#ID/weights`, where ID tells a topic from one that had its name before. The lines themselves are those of `consistency.history`.
+Of rows only those are recorded whose keys `recorded_rows` chooses: a batch of thousands costs some dozen lines.
 """
 
 from __future__ import annotations
@@ -13,10 +14,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from ..consistency.history import MAX_LINE_NBYTES, Line, encode_line
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import InvalidEvent
-from .kinds import Commit, Delete, Payload, Put
+from .codec import Buffer
+from .kinds import Commit, Delete, DeleteRows, Gradients, Payload, Put, Rows
+from .row_keys import Keys, hash_keys
+
+Item = bytes | tuple[str, int] | None
+"""What is written and read: the key of an entry, table and key of a row, None for the topic's weights."""
+
+RECORDED_ROWS = 256
+"""Rows with the keys 0 … 255 are recorded, and of all others one in `SAMPLE`."""
+SAMPLE = 64
 
 _BEGINNINGS = (b"{", b"\n", b" ")
 _SURROGATES = 0xDC00
@@ -158,8 +171,18 @@ def entry_key(topic: str, key: bytes) -> str:
     return f"{topic}/kv/{text}"
 
 
-def items_written(payload: Payload) -> list[bytes | None]:
-    """The items that an event writes, each once: keys of entries, None for the topic's weights. Rows are not recorded."""
+def recorded_rows(keys: Keys) -> npt.NDArray[np.bool_]:
+    """Which rows histories tell of: the same everywhere and always, so that whoever reads one finds who wrote it. Small keys, as
+    people and tests give them by hand, and a sample of all others by their hash.
+    """
+    sampled: npt.NDArray[np.bool_] = hash_keys(keys) % np.uint64(SAMPLE) == 0
+    return sampled | ((keys >= 0) & (keys < RECORDED_ROWS))
+
+
+def items_written(payload: Payload, bulk: Buffer = b"") -> list[Item]:
+    """The items that an event writes, each once. `bulk` begins with the keys of an event of rows. A deletion that spares newer rows
+    (`up_to`) is no write: it does not say which are gone.
+    """
     match payload:
         case Put():
             return list(dict.fromkeys(item.key for item in payload.items))
@@ -167,10 +190,22 @@ def items_written(payload: Payload) -> list[bytes | None]:
             return list(dict.fromkeys(payload.keys))
         case Commit():
             return [None]
+        case Rows() | Gradients():
+            return rows_named(payload, bulk)
+        case DeleteRows() if payload.up_to is None:
+            return rows_named(payload, bulk)
         case _:
             return []
 
 
-def item_key(topic: str, item: bytes | None) -> str:
+def rows_named(payload: Rows | Gradients | DeleteRows, bulk: Buffer) -> list[Item]:
+    """The recorded rows among those that the event names, each once."""
+    keys = np.frombuffer(bulk, np.int64, payload.count)
+    return [(payload.table, key) for key in dict.fromkeys(keys[recorded_rows(keys)].tolist())]
+
+
+def item_key(topic: str, item: Item) -> str:
     """The history's key for one of `items_written`."""
-    return weights_key(topic) if item is None else entry_key(topic, item)
+    if item is None:
+        return weights_key(topic)
+    return entry_key(topic, item) if isinstance(item, bytes) else f"{topic}/rows/{item[0]}/{item[1]}"

@@ -65,7 +65,7 @@ class SessionRecorder:
 
     def sends(self, event: Event) -> bool:
         """The event is to leave. False where its writes are not in the file, because that takes nothing: it must not leave then."""
-        items = items_written(event.payload)
+        items = items_written(event.payload, event.bulk[0] if event.bulk else b"")
         if not items:
             return True
         written = self._written.setdefault(event.partition, {})

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from feeding.fakes import FakeBroker
+from feeding.rows import delete_rows, table_of, write_gradients, write_rows
 from paramstream.consistency.gate import Ordering
 from paramstream.consistency.history import Apply, Epoch, Follow, Jump, Line, Lost, Read, Undo, Write, read_lines
 from paramstream.consistency.position import position, show
@@ -103,6 +104,71 @@ def test_users_read_the_write_that_the_entry_came_from(broker: FakeBroker, histo
         broker.settle()
         assert replica.get("k") is None
         assert history.reads() == [("kv/k", "p/1/2"), ("kv/k", "p/1/2")]
+
+
+def row(key: int) -> str:
+    return f"rows/t/{key}"
+
+
+def test_users_read_the_write_that_a_row_came_from(broker: FakeBroker, history: Recorded) -> None:
+    table, partition = table_of("t", "sgd"), broker.state.partition
+    with following(broker, history) as replica:
+        broker.state.write(table)
+        write_rows(broker.state, table, [1, 2], 1.0)
+        broker.durable[partition] = broker.state.position
+        broker.beat()
+        assert history.reads() == [(row(1), "p/1/2"), (row(2), "p/1/2")]
+        write_gradients(broker.state, table, [2, 300, 2], 1.0)
+        broker.settle()
+        assert history.reads() == [(row(2), "p/1/3")]
+        replica.lookup("t", [1, 2, 2, 3, 300])
+        assert history.reads() == [(row(1), "p/1/2"), (row(2), "p/1/3"), (row(3), None)]
+        delete_rows(broker.state, table, [1])
+        broker.settle()
+        replica.lookup("t", [1])
+        assert history.reads() == [(row(1), "p/1/4"), (row(1), "p/1/4")]
+
+
+def test_nothing_is_said_of_rows_that_a_deletion_may_have_spared(broker: FakeBroker, history: Recorded) -> None:
+    table = table_of("t", "sgd")
+    with following(broker, history) as replica:
+        broker.state.write(table)
+        write_rows(broker.state, table, [1], 1.0)
+        kept = broker.state.position
+        write_rows(broker.state, table, [2], 1.0)
+        broker.durable[broker.state.partition] = broker.state.position
+        broker.beat()
+        delete_rows(broker.state, table, [1, 2], up_to=kept)
+        broker.settle()
+        history.take()
+        assert replica.lookup("t", [1, 2], return_found=True)[1].tolist() == [False, True]
+        assert history.take() == []
+        broker.state.open_epoch(end=broker.state.position - 1)
+        broker.settle()
+        assert not any(isinstance(line, Lost) for line in history.take())
+        replica.lookup("t", [1, 2])
+        assert history.reads() == [(row(1), "p/1/2"), (row(2), "p/1/3")]
+
+
+def apply_no_rows(applier: Applier, partition: PartitionId, position: int, change: object) -> None:
+    """In the place of `Applier._change_rows`."""
+
+
+def test_a_row_that_a_later_write_had_replaced_is_a_read_of_the_older_one(
+    broker: FakeBroker, history: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of("t", "sgd")
+    with following(broker, history) as replica:
+        broker.state.write(table)
+        write_rows(broker.state, table, [1], 1.0)
+        broker.durable[broker.state.partition] = broker.state.position
+        broker.beat()
+        monkeypatch.setattr(Applier, "_change_rows", apply_no_rows)
+        write_gradients(broker.state, table, [1, 2], 1.0)
+        broker.settle()
+        history.take()
+        replica.lookup("t", [1, 2])
+        assert history.reads() == [(row(1), "p/1/2"), (row(2), None)]
 
 
 def apply_nothing(applier: Applier, partition: PartitionId, frame: EventFrame, put: Put) -> None:

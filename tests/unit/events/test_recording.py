@@ -10,14 +10,23 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paramstream.consistency.history import Read, Write, encode_line, read_lines
 from paramstream.errors import InvalidEvent
-from paramstream.events.kinds import Commit, Delete, Put, PutItem, Rows
-from paramstream.events.recording import HistoryFile, entry_key, items_written
+from paramstream.events.kinds import Commit, Delete, DeleteRows, Gradients, Put, PutItem, Rows
+from paramstream.events.recording import (
+    RECORDED_ROWS,
+    SAMPLE,
+    HistoryFile,
+    entry_key,
+    item_key,
+    items_written,
+    recorded_rows,
+)
 
 LINES = [Write("t0", "x", n) for n in range(3)]
 
@@ -136,9 +145,22 @@ def test_keys_of_text_stand_as_they_are() -> None:
     assert entry_key("m#1", b"\xff%") == "m#1/kv/%FF%25"
 
 
-def test_an_event_writes_each_item_once_and_rows_are_not_recorded() -> None:
+def test_an_event_writes_each_item_once() -> None:
     put = Put((PutItem(b"a", 1), PutItem(b"b", 1), PutItem(b"a", 1)))
     assert items_written(put) == [b"a", b"b"]
     assert items_written(Delete((b"a", b"a"))) == [b"a"]
     assert items_written(Commit(1, (), b"")) == [None]
-    assert items_written(Rows("t", 1, 1, "float32")) == []
+    keys = np.array([5, -1, 5, 255], np.int64)
+    for payload in (Rows("t", 4, 1, "float32"), Gradients("t", 4, 1, "float32"), DeleteRows("t", 4)):
+        assert items_written(payload, keys.tobytes() + bytes(16)) == [("t", 5), ("t", 255)]
+    assert items_written(DeleteRows("t", 4, up_to=9), keys.tobytes()) == []
+    assert item_key("m#1", ("a/b", -7)) == "m#1/rows/a/b/-7"
+
+
+def test_of_rows_small_keys_and_a_sample_are_recorded_that_is_always_the_same() -> None:
+    keys = np.arange(-50_000, 50_000)
+    chosen = recorded_rows(keys)
+    small = (keys >= 0) & (keys < RECORDED_ROWS)
+    assert chosen[small].all()
+    assert 0.9 < chosen[~small].mean() * SAMPLE < 1.1
+    assert keys[chosen & ~small][:5].tolist() == [-49990, -49925, -49914, -49815, -49794]

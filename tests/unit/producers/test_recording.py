@@ -137,6 +137,18 @@ def test_a_call_in_one_partition_is_no_fork_and_each_item_of_an_event_is_written
     assert history.written() == [(MAIN, A, "trainer/1/1"), (MAIN, other, "trainer/1/1")]
 
 
+def test_rows_gradients_and_deleted_rows_are_written_key_by_key(stage: Stage, history: Recorded) -> None:
+    ones = np.ones((3, 3), np.float32)
+    first, second = [n for n in range(16) if partition_of(n.to_bytes(8, "little"), 2) == 0][:2]
+    stage.publisher.publish_rows("emb", [first, second, first], ones)
+    stage.publisher.publish_gradients("emb", [second, first, second], ones)
+    stage.publisher.delete_rows("emb", [first])
+    one, two = (f"m#00000007/rows/emb/{key}" for key in (first, second))
+    assert [(key, value) for _, key, value in history.written()] == [
+        (one, "trainer/1/1"), (two, "trainer/1/1"), (two, "trainer/1/2"), (one, "trainer/1/2"), (one, "trainer/1/3"),
+    ]  # fmt: skip
+
+
 def test_what_waits_for_its_turn_is_written_when_it_leaves_and_puts_may_share_an_event(
     stage: Stage, history: Recorded
 ) -> None:
