@@ -34,6 +34,7 @@ from .consumers.processors.task import Surroundings
 from .consumers.replica import Replica
 from .consumers.restore import restore as restore_from
 from .consumers.serving_client import AtLeast, Lookups
+from .consumers.serving_hot import HotRows, HotTopics
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment
@@ -53,6 +54,7 @@ from .producers.receipt import Receipt
 from .producers.router import SessionRouter
 from .producers.session import Session
 from .producers.watch import Watch
+from .tiers.sizes import parse_size
 from .tiers.store import TieredStore
 from .transport.calls import (
     BrokerRecord,
@@ -76,6 +78,8 @@ CONNECT_S = 5.0
 PERSISTENCE = ("none", "write_back", "write_through")
 MAX_PARTITIONS = 1024
 MAX_RETAINED = 1_000_000
+MIN_HOT_BYTES = 1024 * 1024
+"""A row may take nearly as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def connect(
     endpoint: str | Sequence[str],
     *,
     history: str | os.PathLike[str] | None = None,
+    hot_rows: int | str | None = None,
     timeout: float = CONNECT_S,
 ) -> Client:
     """A client of the broker at `endpoint` (or at the first of several that answers). Blocks until it has answered.
@@ -102,10 +107,13 @@ def connect(
     `history` is a file to which the client appends what its publishers, processors and replicas do, for `paramstream check`; several
     clients, in several processes too, may use one file. What is published then leaves only once the file has it.
 
+    `hot_rows`, bytes or a text such as "64MiB", keeps copies here of rows that `lookup` is asked for often, so much memory for each table.
+    For that the client follows all state of the topics it looks rows up in, as a replica does, and drops what is written.
+
     Raises `ConnectFailed` that names the endpoint after `timeout` s, and before anything is done `InvalidEvent` where the file cannot
     be written.
     """
-    return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout, history)
+    return Client([endpoint] if isinstance(endpoint, str) else list(endpoint), timeout, history, hot_rows)
 
 
 def restore(
@@ -141,9 +149,13 @@ class Client:
         endpoints: Sequence[str],
         timeout: float = CONNECT_S,
         history: str | os.PathLike[str] | None = None,
+        hot_rows: int | str | None = None,
     ) -> None:
         if not endpoints:
             raise InvalidEvent("no endpoint was given", remedy="Pass tcp://HOST:PORT or ipc://PATH")
+        self._hot_bytes = None if hot_rows is None else parse_size(hot_rows)
+        if self._hot_bytes is not None and self._hot_bytes < MIN_HOT_BYTES:
+            raise InvalidEvent(f"hot_rows={hot_rows!r} is too little to hold rows", remedy="Give 1MiB or more, or None")
         self._history = None if history is None else HistoryFile(history)
         try:
             self._connect(endpoints, timeout)
@@ -158,7 +170,8 @@ class Client:
         self._router = SessionRouter()
         self._link = Link(endpoints, self._router, lambda: Hello(FORMAT), name="client")
         self._directory = Directory(self._link.request)
-        self._lookups = Lookups(self._link, self._directory)
+        hot = None if self._hot_bytes is None else HotTopics(self._hot_bytes, self._directory, self._make_link)
+        self._lookups = Lookups(self._link, self._directory, hot)
         self._router.directory = self._directory
         self._router.watch = self._watch = Watch(self._link, self._directory)
         self._window_bytes = self._link.start(timeout).window_bytes
@@ -366,6 +379,11 @@ class Client:
         """The values in the order asked; each is of a moment of its own."""
         values, _ = self._lookups.entries(topic, keys, at_least, timeout)
         return values
+
+    @property
+    def hot_rows(self) -> HotRows:
+        """What is kept here of rows that were looked up, and what that was good for. All 0 without `hot_rows=`."""
+        return self._lookups.hot_rows()
 
     # --- publishing and following -----------------------------------------------------------------------------------------
 

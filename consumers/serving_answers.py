@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from ..consistency.position import show
 from ..consistency.vector import PartitionId
-from ..errors import CorruptLog, EventLost, InvalidEvent, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from ..errors import (
+    CorruptLog,
+    CorruptTier,
+    EventLost,
+    InvalidEvent,
+    ParamstreamError,
+    ParamstreamTimeout,
+    UnknownTopic,
+)
 from ..events.arrays import DTYPES
 from ..events.validate import check_key
 from ..transport.lookups import (
@@ -90,6 +98,9 @@ def answer(source: Source, question: AnyQuestion, bulk: memoryview) -> bytes | D
         return _answer(source, question, bulk)
     except _Elsewhere as elsewhere:
         return declined(question.id, elsewhere.error, elsewhere=True)
+    except CorruptTier as damaged:
+        # Of this replica's own disk.
+        return declined(question.id, damaged, elsewhere=True)
     except ParamstreamError as error:
         return declined(question.id, error)
 

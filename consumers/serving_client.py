@@ -11,16 +11,18 @@ import numpy.typing as npt
 
 from ..consistency.vector import VersionVector
 from ..errors import EventLost, InvalidEvent
-from ..events.arrays import Array, ArrayKind, as_torch, default_arrays
+from ..events.arrays import Array, ArrayKind, default_arrays
 from ..events.limits import check_name
-from ..events.row_keys import row_keys
+from ..events.row_keys import Keys, partitions_of, row_keys
 from ..events.validate import key_bytes
 from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
 from ..transport.lookup_lines import Lines
 from ..transport.lookups import Need
+from .row_reads import handed_out
 from .scope import time_left
-from .serving_questions import EntriesQuestion, Question, RowsQuestion
+from .serving_hot import HotRows, HotTopic, HotTopics
+from .serving_questions import EntriesQuestion, Places, Question, RowsQuestion
 from .serving_reads import Asking, Reads
 from .waits import Accepted
 
@@ -34,8 +36,10 @@ _T = TypeVar("_T")
 class Lookups:
     """Of one client. Thread-safe; each call blocks its caller alone."""
 
-    def __init__(self, link: Asking, directory: Directory) -> None:
+    def __init__(self, link: Asking, directory: Directory, hot: HotTopics | None = None) -> None:
+        """`hot`: keeps copies of rows that are looked up; closed with this."""
         self._directory = directory
+        self._hot = hot
         self._lines = Lines()
         self._reads = Reads(link, self._lines)
         self._shapes: dict[tuple[int, str], npt.NDArray[Any]] = {}
@@ -49,18 +53,14 @@ class Lookups:
         flat = row_keys(table, keys)
 
         def ask(record: TopicRecord, needs: Mapping[int, Need], deadline: float) -> tuple[Found, dict[int, int]]:
-            known = self._shapes.get((record.id, table))
-            # What a row is like is learnt from one, whatever its key, where nothing else was asked for.
-            asked = flat if len(flat) or known is not None else np.zeros(1, np.int64)
-            question = RowsQuestion(table, asked, record.partitions, known)
-            seen = self._gather(record, question, needs, timeout, deadline)
-            values, found = question.result()
-            self._shapes[record.id, table] = values[:0].copy()
-            return (values[: len(flat)], found[: len(flat)]), seen
+            if not len(flat) and (record.id, table) not in self._shapes:
+                # What a row is like is learnt from one, whatever its key.
+                self._found(record, table, np.zeros(1, np.int64), needs, timeout, deadline)
+            return self._found(record, table, flat, needs, timeout, deadline)
 
         (values, found), seen = self._ask(topic, at_least, timeout, ask, weights=False)
         kind = arrays or default_arrays()
-        return _handed_out(values, kind), _handed_out(found, kind), seen
+        return handed_out(values, kind), handed_out(found, kind), seen
 
     def entries(
         self, topic: str, keys: Iterable[bytes | str], at_least: AtLeast, timeout: float
@@ -80,13 +80,49 @@ class Lookups:
     def close(self, timeout: float) -> None:
         """Look-ups that are under way end with an error."""
         self._lines.close(timeout)
+        if self._hot is not None:
+            self._hot.close(timeout)
+
+    def hot_rows(self) -> HotRows:
+        return HotRows(0, 0, 0, 0, 0) if self._hot is None else self._hot.counters()
 
     # --- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _found(
+        self, record: TopicRecord, table: str, keys: Keys, needs: Mapping[int, Need], timeout: float, deadline: float
+    ) -> tuple[Found, dict[int, int]]:
+        """The rows, of which those that are here are not asked for; and of each partition what all of its rows have seen."""
+        partitions = state_partitions_of(keys, record.partitions)
+        hot = self._hot.of(record, deadline) if self._hot is not None else None
+        copied = hot.read(table, keys, partitions, needs) if hot is not None and len(keys) else None
+        if copied is None:
+            return self._asked(record, table, keys, partitions, hot, needs, timeout, deadline)
+        (values, there, known), seen = copied
+        missing = np.flatnonzero(~known)
+        if len(missing):
+            rest, told = self._asked(
+                record, table, keys[missing], partitions[missing], hot, needs, timeout, deadline
+            )  # fmt: skip
+            values[missing], there[missing] = rest
+            seen = {**told, **{number: min(at, told.get(number, at)) for number, at in seen.items()}}
+        return (values, there), seen
+
+    def _asked(
+        self, record: TopicRecord, table: str, keys: Keys, partitions: Places, hot: HotTopic | None,
+        needs: Mapping[int, Need], timeout: float, deadline: float,
+    ) -> tuple[Found, dict[int, int]]:  # fmt: skip
+        question = RowsQuestion(table, keys, partitions, self._shapes.get((record.id, table)))
+        seen = self._gather(record, question, needs, timeout, deadline)
+        values, found = question.result()
+        self._shapes.setdefault((record.id, table), values[:0].copy())
+        if hot is not None and len(keys):
+            hot.keep(table, keys, partitions, values, found, seen)
+        return (values, found), seen
 
     def _gather(
         self, record: TopicRecord, question: Question, needs: Mapping[int, Need], timeout: float, deadline: float
     ) -> dict[int, int]:
-        asked = set(np.unique(question.partitions).tolist())
+        asked = set(np.unique(question.partitions).tolist()) if needs else set[int]()
         needed = {number: need for number, need in needs.items() if number in asked or number == record.partitions}
         return self._reads.gather(record, question, needed, timeout, deadline)
 
@@ -135,7 +171,7 @@ class Lookups:
         }
 
 
-def _handed_out(array: npt.NDArray[Any], arrays: ArrayKind) -> Array:
-    if arrays == "numpy":
-        return array
-    return as_torch(array.reshape(-1).view(np.uint8), array.dtype.name, array.shape)
+def state_partitions_of(keys: Keys, partitions: int) -> Places:
+    if partitions == 1:
+        return np.zeros(len(keys), np.int64)
+    return partitions_of(keys, partitions).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..errors import CorruptLog
 from ..events.digest import partition_of
-from ..events.row_keys import Keys, partitions_of
+from ..events.row_keys import Keys
 from ..transport.lookups import (
     MAX_ANSWER_BYTES,
     MAX_KEYS,
@@ -61,12 +61,10 @@ class Question(Protocol):
 class RowsQuestion:
     """Rows of a table."""
 
-    def __init__(self, table: str, keys: Keys, partitions: int, like: npt.NDArray[Any] | None) -> None:
-        """`like`: an array (0, dim) of the table's dtype, where that is known."""
+    def __init__(self, table: str, keys: Keys, partitions: Places, like: npt.NDArray[Any] | None) -> None:
+        """`partitions`: of each key. `like`: an array (0, dim) of the table's dtype, where that is known."""
         self._table = table
-        self.partitions = (
-            partitions_of(keys, partitions).astype(np.int64) if partitions > 1 else np.zeros(len(keys), np.int64)
-        )
+        self.partitions = partitions
         self._keys = keys.astype(KEY, copy=False)
         self._found = np.zeros(len(keys), np.bool_)
         self._values = None if like is None else np.empty((len(keys), like.shape[1]), like.dtype)

@@ -191,7 +191,8 @@ class _Look:
         self._needs = needs
         self._turn = turn
         self._deadline = deadline
-        self._pending: list[Places] = [np.arange(len(question.partitions))]
+        places = np.arange(len(question.partitions))
+        self._pending: list[Places] = [places] if len(places) else []
         """Of no leg yet."""
         self._legs: list[_Leg] = []
         self._seen: dict[int, int] = {}
@@ -219,26 +220,26 @@ class _Look:
         self._pending = []
         numbers = self._question.partitions[pending]
         by_endpoint: dict[str, list[int]] = {}
-        for number in np.unique(numbers).tolist():
-            chosen = self._choose(number, by_endpoint)
-            if chosen is not None:
-                by_endpoint.setdefault(chosen, []).append(number)
-        for endpoint, of in by_endpoint.items():
-            mine = np.isin(numbers, of)
-            if self._begin(endpoint, tuple(of), pending[mine]):
-                pending, numbers = pending[~mine], numbers[~mine]
-        if len(pending):
-            self._pending = [pending]
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            by_endpoint.setdefault(self._choose(number, by_endpoint), []).append(number)
+        whose = np.empty(int(numbers.max()) + 1, np.int64)
+        for index, of in enumerate(by_endpoint.values()):
+            whose[of] = index
+        chosen = whose[numbers]
+        for index, (endpoint, of) in enumerate(by_endpoint.items()):
+            places = pending[chosen == index]
+            if not endpoint or not self._begin(endpoint, tuple(of), places):
+                self._pending.append(places)
 
-    def _choose(self, number: int, chosen: Container[str]) -> str | None:
-        """Whom to ask for a partition: one that is asked for others anyway, where it will do."""
+    def _choose(self, number: int, chosen: Container[str]) -> str:
+        """Whom to ask for a partition: one that is asked for others anyway, where it will do. Empty where there is nobody."""
         need = self._needs.get(number)
         needed = 0 if need is None else need.position
         able = self._reads.candidates(self._topic, number, needed, self._turn)
         for route in able:
             if route.endpoint in chosen and not route.failures and route.applied[self._topic.id, number] >= needed:
                 return route.endpoint
-        return able[0].endpoint if able else None
+        return able[0].endpoint if able else ""
 
     def _begin(self, endpoint: str, numbers: tuple[int, ...], places: Places) -> bool:
         try:

@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from ..consistency.vector import PartitionId
 from ..errors import UnknownTopic
-from ..events.row_keys import by_partition
-from ..tiers.store import TieredStore
 from ..transport.calls import TopicRecord
 from .applying import Applier, TopicState
 from .replica_sink import ReplicaSink
+from .row_reads import RowReads
 from .serving_answers import Standing
 from .subscription_core import SubscriptionCore
 
@@ -27,14 +26,14 @@ class ReplicaSource:
         core: SubscriptionCore,
         sink: ReplicaSink,
         applier: Applier,
-        store: TieredStore,
+        rows: RowReads,
         state_partitions: Callable[[TopicRecord], Sequence[int]],
         get: Callable[[TopicState, bytes], bytes | None],
     ) -> None:
         self._core = core
         self._sink = sink
         self._applier = applier
-        self._store = store
+        self._rows = rows
         self._state_partitions = state_partitions
         self._get = get
 
@@ -73,21 +72,7 @@ class ReplicaSource:
     def lookup(
         self, topic: int, table: str, keys: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        state = self._state(topic)
-        values: npt.NDArray[Any] | None = None
-        found = np.empty(len(keys), np.bool_)
-        for number, places in by_partition(keys, state.record.partitions):
-            rows = self._store.row_tables((topic, number)).get(table)
-            if rows is None:
-                raise UnknownTopic("the topic has no table of that name", item=table, partition=number)
-            if places is None:
-                return rows.lookup(keys)
-            some, there = rows.lookup(keys[places])
-            if values is None:
-                values = np.empty((len(keys), rows.spec.dim), some.dtype)
-            values[places], found[places] = some, there
-        assert values is not None, "a look-up has a key"
-        return values, found
+        return self._rows.look_up(self._state(topic).record, table, keys)
 
     def get(self, topic: int, key: bytes) -> bytes | None:
         return self._get(self._state(topic), key)

@@ -9,7 +9,15 @@ import pytest
 
 from fakes.served_source import DIM, TABLE, TOPIC, FakeSource, rows_of
 from paramstream.consumers.serving_answers import TABLE_S, Waiting, answer, read_entries, read_rows
-from paramstream.errors import CorruptLog, EventLost, Fenced, InvalidEvent, ParamstreamTimeout, UnknownTopic
+from paramstream.errors import (
+    CorruptLog,
+    CorruptTier,
+    EventLost,
+    Fenced,
+    InvalidEvent,
+    ParamstreamTimeout,
+    UnknownTopic,
+)
 from paramstream.events.limits import MAX_KEY_BYTES
 from paramstream.transport.lookups import (
     MAX_ANSWER_BYTES,
@@ -118,6 +126,14 @@ def test_a_stopped_replica_sends_its_askers_elsewhere_with_its_error() -> None:
     source = FakeSource()
     source.stopped = Fenced("a newer one of its name is there")
     assert refusal(asked(source, look_up())) == (Fenced, True)
+
+
+def test_a_replica_whose_disk_is_damaged_sends_its_askers_elsewhere() -> None:
+    class Damaged(FakeSource):
+        def get(self, topic: int, key: bytes) -> bytes | None:
+            raise CorruptTier("a value cannot be read back")
+
+    assert refusal(asked(Damaged(), get(b"k"))) == (CorruptTier, True)
 
 
 def test_a_table_that_is_not_known_may_be_on_its_way_for_a_moment() -> None:
