@@ -15,8 +15,8 @@ from numba.core import types
 
 from .intrinsics import GIVEN_INTS, INTS, PLACES, inlined, kernel, prefetch
 
-BLOCK: Final = 16
-"""Keys that are looked for side by side, while memory answers."""
+AHEAD: Final = 16
+"""Keys, or rows, that are fetched ahead of their use; a power of two."""
 
 
 @inlined
@@ -47,17 +47,19 @@ def entry_of(entries: Any, start: Any, mask: Any, home: Any, key: Any) -> Any:
 def find(entries: Any, directory: Any, depth: Any, bits: Any, keys: Any, locations: Any) -> None:
     """Writes the location of each key, -1 where there is none."""
     mask = (1 << bits) - 1
-    starts = np.empty(BLOCK, np.int64)
-    homes = np.empty(BLOCK, np.int64)
-    for first in range(0, len(keys), BLOCK):
-        count = min(BLOCK, len(keys) - first)
-        for i in range(count):
-            number = spread(keys[first + i])
-            starts[i] = segment_of(number, directory, depth) << bits
-            homes[i] = np.int64(number) & mask
-            prefetch(entries, 2 * (starts[i] + homes[i]))
-        for i in range(count):
-            locations[first + i] = entries[2 * entry_of(entries, starts[i], mask, homes[i], keys[first + i]) + 1]
+    # A ring of the homes that are being fetched.
+    starts = np.empty(AHEAD, np.int64)
+    homes = np.empty(AHEAD, np.int64)
+    for i in range(len(keys) + AHEAD):
+        at = i & (AHEAD - 1)
+        if i >= AHEAD:
+            place = i - AHEAD
+            locations[place] = entries[2 * entry_of(entries, starts[at], mask, homes[at], keys[place]) + 1]
+        if i < len(keys):
+            number = spread(keys[i])
+            starts[at] = segment_of(number, directory, depth) << bits
+            homes[at] = np.int64(number) & mask
+            prefetch(entries, 2 * (starts[at] + homes[at]))
 
 
 def insert(

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numba.core import types
 
-from .compiled_index import BLOCK, entry_of, segment_of, spread
+from .compiled_index import AHEAD, entry_of, segment_of, spread
 from .intrinsics import (
     BYTES,
     GIVEN_BYTES,
@@ -34,8 +34,6 @@ from .intrinsics import (
     prefetch,
 )
 
-AHEAD: Final = 16
-"""Rows that are fetched ahead of their use."""
 LINE: Final = 64
 """Bytes of a cache line."""
 LANES: Final = 16
@@ -61,26 +59,27 @@ def lookup(
 ) -> None:
     """Finds keys and copies the values of those in DRAM, all in one go; the rows of the others stay as they were."""
     mask = (1 << bits) - 1
-    width = values.shape[1]
+    width, count = values.shape[1], len(keys)
     flat, out = values.reshape(-1), rows.reshape(-1)
-    starts = np.empty(2 * BLOCK, np.int64)
-    homes = np.empty(2 * BLOCK, np.int64)
-    for first in range(0, len(keys), 2 * BLOCK):
-        count = min(2 * BLOCK, len(keys) - first)
-        for i in range(count):
-            number = spread(keys[first + i])
-            starts[i] = segment_of(number, directory, depth) << bits
-            homes[i] = np.int64(number) & mask
-            prefetch(entries, 2 * (starts[i] + homes[i]))
-        for i in range(count):
-            slot = entries[2 * entry_of(entries, starts[i], mask, homes[i], keys[first + i]) + 1]
-            locations[first + i] = slot
-            is_held = (slot >= 0) & (slot < (1 << 62))
-            found[first + i] = is_held
-            fetch(flat, slot if is_held else 0, width, LINE)
-        for i in range(count):
-            if found[first + i]:
-                copy(out, (first + i) * width, flat, locations[first + i] * width, width)
+    starts = np.empty(AHEAD, np.int64)
+    homes = np.empty(AHEAD, np.int64)
+    for i in range(count + 2 * AHEAD):
+        at = i & (AHEAD - 1)
+        place = i - 2 * AHEAD
+        if place >= 0 and found[place]:
+            copy(out, place * width, flat, locations[place] * width, width)
+        place = i - AHEAD
+        if 0 <= place < count:
+            slot = entries[2 * entry_of(entries, starts[at], mask, homes[at], keys[place]) + 1]
+            locations[place] = slot
+            found[place] = (slot >= 0) & (slot < (1 << 62))
+            if found[place]:
+                fetch(flat, slot, width, LINE)
+        if i < count:
+            number = spread(keys[i])
+            starts[at] = segment_of(number, directory, depth) << bits
+            homes[at] = np.int64(number) & mask
+            prefetch(entries, 2 * (starts[at] + homes[at]))
 
 
 def gather(values: Any, slots: Any, rows: Any) -> None:
@@ -145,19 +144,19 @@ def sum_repeated(given: Any, first: Any, last: Any, owner: Any, source: Any, sum
 
 
 @inlined
-def image(slot: Any, taken: Any, values: Any, state: Any, old_values: Any, old_state: Any) -> None:
-    """Copies a row and its state to the next place of the rows before."""
-    dim, width = values.shape[1], state.shape[1]
-    copy(old_values.reshape(-1), taken * dim, values.reshape(-1), slot * dim, 4 * dim)
-    copy(old_state.reshape(-1), taken * width, state.reshape(-1), slot * width, 4 * width)
+def image(slot: Any, taken: Any, flat: Any, state: Any, dim: Any, width: Any, old_values: Any, old_state: Any) -> None:
+    """Copies a row and its state to the next place of the rows before. All arrays are flat: to flatten one costs more than a row."""
+    copy(old_values, taken * dim, flat, slot * dim, 4 * dim)
+    if width > 0:
+        copy(old_state, taken * width, state, slot * width, 4 * width)
 
 
 @inlined
-def fetch_row(slot: Any, values: Any, state: Any, positions: Any) -> None:
+def fetch_row(slot: Any, flat: Any, state: Any, dim: Any, width: Any, positions: Any) -> None:
     """Fetches all that a pass is going to touch of a row."""
     prefetch(positions, slot)
-    fetch(values.reshape(-1), slot, values.shape[1], LINE // 4)
-    fetch(state.reshape(-1), slot, state.shape[1], LINE // 4)
+    fetch(flat, slot, dim, LINE // 4)
+    fetch(state, slot, width, LINE // 4)
 
 
 def sgd(
@@ -165,14 +164,17 @@ def sgd(
     images: Any, which: Any, old_values: Any, old_state: Any, old_positions: Any, rate: Any,
 ) -> Any:  # fmt: skip
     taken = 0
+    dim, width = values.shape[1], state.shape[1]
+    flat, flat_state = values.reshape(-1), state.reshape(-1)
+    old_flat, old_flat_state = old_values.reshape(-1), old_state.reshape(-1)
     for i in range(len(slots)):
         if i + AHEAD < len(slots):
-            fetch_row(slots[i + AHEAD], values, state, positions)
+            fetch_row(slots[i + AHEAD], flat, flat_state, dim, width, positions)
         slot = slots[i]
         if positions[slot] >= position:
             continue
         if images:
-            image(slot, taken, values, state, old_values, old_state)
+            image(slot, taken, flat, flat_state, dim, width, old_flat, old_flat_state)
         which[taken], old_positions[taken] = i, positions[slot]
         taken += 1
         positions[slot] = position
@@ -188,14 +190,17 @@ def adagrad(
     images: Any, which: Any, old_values: Any, old_state: Any, old_positions: Any, rate: Any, eps: Any,
 ) -> Any:  # fmt: skip
     taken = 0
+    dim, width = values.shape[1], state.shape[1]
+    flat, flat_state = values.reshape(-1), state.reshape(-1)
+    old_flat, old_flat_state = old_values.reshape(-1), old_state.reshape(-1)
     for i in range(len(slots)):
         if i + AHEAD < len(slots):
-            fetch_row(slots[i + AHEAD], values, state, positions)
+            fetch_row(slots[i + AHEAD], flat, flat_state, dim, width, positions)
         slot = slots[i]
         if positions[slot] >= position:
             continue
         if images:
-            image(slot, taken, values, state, old_values, old_state)
+            image(slot, taken, flat, flat_state, dim, width, old_flat, old_flat_state)
         which[taken], old_positions[taken] = i, positions[slot]
         taken += 1
         positions[slot] = position
@@ -214,15 +219,17 @@ def rowwise_adagrad(
 ) -> Any:  # fmt: skip
     taken = 0
     lanes = np.empty(LANES, np.float32)
-    dim = values.shape[1]
+    dim, width = values.shape[1], state.shape[1]
+    flat, flat_state = values.reshape(-1), state.reshape(-1)
+    old_flat, old_flat_state = old_values.reshape(-1), old_state.reshape(-1)
     for i in range(len(slots)):
         if i + AHEAD < len(slots):
-            fetch_row(slots[i + AHEAD], values, state, positions)
+            fetch_row(slots[i + AHEAD], flat, flat_state, dim, width, positions)
         slot = slots[i]
         if positions[slot] >= position:
             continue
         if images:
-            image(slot, taken, values, state, old_values, old_state)
+            image(slot, taken, flat, flat_state, dim, width, old_flat, old_flat_state)
         which[taken], old_positions[taken] = i, positions[slot]
         taken += 1
         positions[slot] = position
@@ -267,17 +274,19 @@ def adam(
     lr: Any, beta1: Any, beta2: Any, rest1: Any, decay2: Any, rest2: Any, eps: Any,
 ) -> Any:  # fmt: skip
     taken = 0
-    dim = values.shape[1]
+    dim, width = values.shape[1], state.shape[1]
+    flat, flat_state = values.reshape(-1), state.reshape(-1)
+    old_flat, old_flat_state = old_values.reshape(-1), old_state.reshape(-1)
     last = np.float32(-1)
     rate = scale = np.float32(0)
     for i in range(len(slots)):
         if i + AHEAD < len(slots):
-            fetch_row(slots[i + AHEAD], values, state, positions)
+            fetch_row(slots[i + AHEAD], flat, flat_state, dim, width, positions)
         slot = slots[i]
         if positions[slot] >= position:
             continue
         if images:
-            image(slot, taken, values, state, old_values, old_state)
+            image(slot, taken, flat, flat_state, dim, width, old_flat, old_flat_state)
         which[taken], old_positions[taken] = i, positions[slot]
         taken += 1
         positions[slot] = position

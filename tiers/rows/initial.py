@@ -44,21 +44,30 @@ _LN2: Final = 0.6931471805599453
 _LOG_TERMS: Final = 12
 """Terms of the series of the logarithm: their rest is below 1e-19 where the argument is within [√½, √2]."""
 
+_BLOCK_VALUES: Final = 1 << 15
+"""Numbers made at a time: their steps then stay in the processor's cache, which is several times as fast."""
+
 _Floats = NDArray[np.float64]
 
 
 def initial_rows(spec: RowSpec, keys: NDArray[np.int64]) -> NDArray[Any]:
     """What rows under `keys` hold before they were written: (n, dim) of the table's dtype."""
-    init = spec.init
+    init, rows = spec.init, np.empty((len(keys), spec.dim), spec.value_dtype)
     if init.kind == "constant":
-        return np.full((len(keys), spec.dim), init.settings["value"], np.float64).astype(spec.value_dtype)
-    hashes = _hashes(init, keys, spec.dim)
+        rows[:] = np.float64(init.settings["value"]).astype(spec.value_dtype)
+        return rows
+    step = max(1, _BLOCK_VALUES // spec.dim)
+    for start in range(0, len(keys), step):
+        rows[start : start + step] = _exact(init, keys[start : start + step], spec.dim).astype(spec.value_dtype)
+    return rows
+
+
+def _exact(init: InitSpec, keys: NDArray[np.int64], dim: int) -> _Floats:
+    hashes = _hashes(init, keys, dim)
     if init.kind == "uniform":
         low, high = init.settings["lo"], init.settings["hi"]
-        exact = low + (high - low) * ((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-    else:
-        exact = init.settings["std"] * _normal(((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
-    return exact.astype(spec.value_dtype)
+        return low + (high - low) * ((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    return init.settings["std"] * _normal(((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -45,6 +45,18 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """What a change did."""
+
+    slots: Ints
+    """The slots that were older than it, and changed."""
+    places: Ints
+    """The first place of each in the batch."""
+    before: Before | None
+    """What they were, where that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """The memory of a table's rows, by slot."""
 
@@ -106,8 +118,8 @@ class NumpyKernels:
         gradients: NDArray[Any],
         position: int,
         images: bool,
-    ) -> tuple[Ints, Before | None]:
-        """Changes the rows that are older than `position`. Returns their slots and, with `images`, what they were."""
+    ) -> Changed:
+        """Changes the rows that are older than `position`."""
         exact, older = columns.spec.accumulate_dtype, self.older(columns, folded, position)
         slots = folded.slots[older]
         sums = self.sum_repeated(gradients.astype(exact), folded)[older]
@@ -122,18 +134,16 @@ class NumpyKernels:
             self.scatter(columns.values, slots, values.astype(columns.values.dtype), every)
         self.scatter(columns.state, slots, state, every)
         columns.positions[slots] = position
-        return slots, before
+        return Changed(slots, folded.first[older], before)
 
-    def write(
-        self, columns: Columns, folded: Folded, rows: NDArray[Any], position: int, images: bool
-    ) -> tuple[Ints, Before | None]:
-        """Gives the slots that are older than `position` the last of their rows. Returns as `apply`."""
+    def write(self, columns: Columns, folded: Folded, rows: NDArray[Any], position: int, images: bool) -> Changed:
+        """Gives the slots that are older than `position` the last of their rows."""
         older = self.older(columns, folded, position)
         slots = folded.slots[older]
         before = self.before(columns, slots) if images else None
         self.scatter(columns.values, slots, rows, folded.last[older])
         columns.positions[slots] = position
-        return slots, before
+        return Changed(slots, folded.first[older], before)
 
     def before(self, columns: Columns, slots: Ints) -> Before:
         """A copy of whole rows."""

@@ -5,7 +5,7 @@ Importing this imports numba and compiles, or loads what was compiled before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from . import compiled_rows as compiled
 from .hash_index import HashIndex
 from .index import Ints, RowIndex
-from .kernels import Before, Columns, Folded, NumpyKernels
+from .kernels import Before, Changed, Columns, Folded, NumpyKernels
 from .optimizers import Floats
 from .spec import OptimizerSpec, RowSpec
+
+_NO_SUMS: Final = np.empty((0, 1), np.float32)
 
 
 class NumbaKernels(NumpyKernels):
@@ -58,7 +60,7 @@ class NumbaKernels(NumpyKernels):
             return
         every = np.arange(len(values))
         columns = Columns(RowSpec(1, "float32"), every, np.zeros(len(values), np.uint64), values, state)
-        self._pass(optimizer, columns, every, every, gradients, gradients[:0], 1, images=False)
+        self._pass(optimizer, columns, every, every, gradients, _NO_SUMS, 1, images=False)
 
     def apply(
         self,
@@ -68,17 +70,20 @@ class NumbaKernels(NumpyKernels):
         gradients: NDArray[Any],
         position: int,
         images: bool,
-    ) -> tuple[Ints, Before | None]:
+    ) -> Changed:
         if columns.values.dtype != np.float32:
             return super().apply(optimizer, columns, folded, gradients, position, images)
         source, sums = self._sums(gradients, folded)
-        return self._pass(optimizer, columns, folded.slots, source, gradients, sums, position, images)
+        which, before = self._pass(optimizer, columns, folded.slots, source, gradients, sums, position, images)
+        if len(which) == len(folded.slots):
+            return Changed(folded.slots, folded.first, before)
+        return Changed(folded.slots[which], folded.first[which], before)
 
     def _sums(self, gradients: Floats, folded: Folded) -> tuple[Ints, Floats]:
         """Where each slot's gradient stands (see `compiled_rows`), and the sums of those that repeat."""
         count = len(folded.slots)
         if count == len(folded.owner):
-            return folded.first, gradients[:0].copy()
+            return folded.first, _NO_SUMS
         source = np.empty(count, np.int64)
         sums = np.empty((min(count, len(folded.owner) - count), gradients.shape[1]), np.float32)
         compiled.sum_repeated(gradients, folded.first, folded.last, folded.owner, source, sums)
@@ -104,9 +109,8 @@ class NumbaKernels(NumpyKernels):
             slots, source, gradients, sums, columns.values, columns.state, columns.positions, position,
             images, which, values, state, positions, *_settings(optimizer),
         )  # fmt: skip
-        if taken < len(slots):
-            slots = slots[which[:taken]]
-        return slots, Before(values[:taken], state[:taken], positions[:taken]) if images else None
+        before = Before(values[:taken], state[:taken], positions[:taken]) if images else None
+        return which[:taken], before
 
 
 def _settings(optimizer: OptimizerSpec) -> tuple[Any, ...]:

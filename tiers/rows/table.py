@@ -23,7 +23,7 @@ from .credit import paid
 from .dram import DramRows
 from .index import RESERVED, Ints, Marks
 from .initial import initial_rows
-from .kernels import Before, NumpyKernels
+from .kernels import Changed, NumpyKernels
 from .kernels import kernels as chosen_kernels
 from .spec import RowSpec
 from .tier_counts import NO_COUNTS, TierCounts
@@ -72,8 +72,8 @@ class RowTable:
         self._changed: list[Ints] | None = None
         self.on_change: Callable[[Ints], None] | None = None
         """Told of the keys whose rows change, under the table's lock: nobody can read the change before it returns. For a tier above."""
-        self._dram_hits = 0
-        self._misses = 0
+        self._dram_hits: int = 0
+        self._misses: int = 0
 
     @property
     def spec(self) -> RowSpec:
@@ -178,8 +178,7 @@ class RowTable:
         slots = self._hold(keys)
         with self._lock:
             folded = kernels.fold(slots)
-            slots, before = kernels.write(columns, folded, rows, position, images)
-            return self._changed_now(slots, before)
+            return self._changed_now(keys, kernels.write(columns, folded, rows, position, images))
 
     def apply(self, keys: Ints, grads: NDArray[Any], position: int, images: bool) -> RowBatch | None:
         """Has the optimizer change the rows under `keys` by gradients (n, dim) of the table's dtype.
@@ -198,8 +197,7 @@ class RowTable:
         slots = self._hold(keys)
         with self._lock:
             folded = kernels.fold(slots)
-            slots, before = kernels.apply(optimizer, columns, folded, grads, position, images)
-            return self._changed_now(slots, before)
+            return self._changed_now(keys, kernels.apply(optimizer, columns, folded, grads, position, images))
 
     def delete(self, keys: Ints, position: int, up_to: int | None = None, images: bool = False) -> RowBatch | None:
         """Removes the rows under `keys`; with `up_to` only those last written at or below that position. Returns as `write`."""
@@ -248,7 +246,7 @@ class RowTable:
             if not newer.all():
                 slots, batch = slots[newer], batch.take(newer)
             self._dram.put(slots, batch)
-            self._changed_now(slots, None)
+            self._changed_now(batch.keys, Changed(slots, np.arange(len(slots)), None))
 
     def alter(self, spec: RowSpec) -> None:
         """The table's optimizer and initial values are those of `spec` from now on. Another *kind* of optimizer starts the state anew.
@@ -316,11 +314,12 @@ class RowTable:
             self._dram.release(self._reserved[~written])
             self._reserved = _NOTHING
 
-    def _changed_now(self, slots: Ints, rows: Before | None) -> RowBatch | None:
-        keys = self._dram.keys[slots]
+    def _changed_now(self, keys: Ints, changed: Changed) -> RowBatch | None:
+        """Rows under `keys` have changed. Returns what they were, if that was asked for."""
+        keys, before = keys[changed.places], changed.before
         self._note(keys)
         self._let_go()
-        return None if rows is None else RowBatch(keys, rows.values, rows.state, self.spec.kind, rows.positions)
+        return None if before is None else RowBatch(keys, before.values, before.state, self.spec.kind, before.positions)
 
     def _note(self, keys: Ints) -> None:
         if self._changed is not None and len(keys):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from ...errors import CorruptTier, StorageFull
 from ..budget import Budget
 from .batch import RowBatch, empty_batch, joined, newest
-from .credit import paid
+from .credit import Credit, CreditShort
 from .index import ABSENT, RESERVED, Charge, Ints, Marks
-from .kernels import Before, NumpyKernels
+from .kernels import Changed, NumpyKernels
 from .slot_file import Storage
 from .spec import RowSpec
 from .table import RowCounters, RowTable
 from .tiering import BATCH_ROWS, BESIDE_BYTES, ColdRead, Tiering
+
+MOST_TRIES: Final = 8
+"""Of bringing rows up with bytes that the budget gave, which may have cost some of them their places."""
 
 
 class TieredRowTable(RowTable):
@@ -178,10 +181,35 @@ class TieredRowTable(RowTable):
     def _bring_up(self, keys: Ints, *, is_overwritten: bool = False) -> None:
         """Pins the rows of `keys` (unique) in DRAM, and slots for those that are not there. Raises with nothing held.
 
-        `is_overwritten`: nobody needs to know what they were, so they may be damaged.
+        Where there is room by itself, else where others leave, else with what the budget gives: that may cost other rows, and even these,
+        their slots, so it begins anew then. `is_overwritten`: nobody needs to know what the rows were, so they may be damaged.
         """
-        tiers = self._tiers
+        tiers, short, wanted = self._tiers, 0, 0
         tiers.holds_back = True
+        try:
+            if self._try_to_bring_up(keys, tiers.grown, is_overwritten, makes_room=True):
+                return
+            for _ in range(MOST_TRIES):
+                with self._lock:
+                    wanted = self._growth_bytes(keys) + short
+                self._budget.charge(wanted)
+                credit = Credit(wanted)
+                try:
+                    if self._try_to_bring_up(keys, credit.spend, is_overwritten, makes_room=False):
+                        return
+                except CreditShort as error:
+                    short += error.nbytes
+                finally:
+                    self._budget.refund(credit.left)
+            raise self._budget.full(wanted)
+        except StorageFull as error:
+            raise self._cannot_leave(error) from tiers.error
+        finally:
+            tiers.holds_back = False
+
+    def _try_to_bring_up(self, keys: Ints, charge: Charge, is_overwritten: bool, *, makes_room: bool) -> bool:
+        """Whether that worked. Otherwise, and where it raises, nothing is held."""
+        tiers = self._tiers
         try:
             with self._lock:
                 self._let_go()
@@ -191,51 +219,22 @@ class TieredRowTable(RowTable):
             rows = empty_batch(self.spec)
             if cold is not None:
                 rows = tiers.fetch_whole(cold) if is_overwritten else tiers.fetch(cold)
-            self._find_room(rows, keys)
+            for may_make_room in (makes_room, False):
+                try:
+                    with self._lock:
+                        self._place(rows, keys, charge)
+                except StorageFull:
+                    if may_make_room:
+                        tiers.make_room(len(keys))
+                else:
+                    return True
         except BaseException:
             with self._lock:
                 self._let_go()
             raise
-        finally:
-            tiers.holds_back = False
-
-    def _find_room(self, rows: RowBatch, keys: Ints) -> None:
-        """Puts rows that were read, and slots for those that are nowhere, into DRAM.
-
-        Where there is room by itself, else where others leave, else as far as the budget gives it.
-        """
-        tiers = self._tiers
-
-        def act(charge: Charge) -> None:
-            locations = self._dram.find(rows.keys)
-            whole, damaged = (locations < ABSENT) & (rows.positions > 0), rows.positions == 0
-            if whole.any():
-                tiers.place(rows.take(whole), tiers.addresses(locations[whole]), charge)
-            reserved = self._dram.reserve(keys[self._dram.find(keys) == ABSENT], charge)
-            self._reserved = np.concatenate((self._reserved, reserved))
-            if damaged.any():
-                slots = tiers.overwrite(rows.take(damaged), locations[damaged], charge)
-                self._dram.index.move(rows.keys[damaged], slots + RESERVED)
-                self._reserved = np.concatenate((self._reserved, slots))
-            self._pin(np.concatenate((self._dram.find(rows.keys[rows.positions > 0]), self._reserved)))
-
-        def price() -> int:
-            locations = self._dram.find(keys)
-            new = int(np.count_nonzero(locations == ABSENT))
-            return self._dram.growth_bytes(new + int(np.count_nonzero(locations < ABSENT)), new)
-
-        for _ in range(2):
-            try:
-                with self._lock:
-                    act(tiers.grown)
-            except StorageFull:
-                tiers.make_room(len(keys))
-            else:
-                return
-        try:
-            paid(self._budget, self._lock, price, act)
-        except StorageFull as error:
-            raise self._cannot_leave(error) from tiers.error
+        with self._lock:
+            self._let_go()
+        return False
 
     def _cannot_leave(self, error: StorageFull) -> StorageFull:
         """`error`, with the reason why rows do not make room."""
@@ -243,6 +242,30 @@ class TieredRowTable(RowTable):
         return StorageFull(f"{error.problem}; no more rows of {self.name!r} can leave: {why}", remedy=error.remedy)
 
     # Under the lock.
+
+    def _growth_bytes(self, keys: Ints) -> int:
+        """About what is charged where all of these rows (unique) come to DRAM."""
+        locations = self._dram.find(keys)
+        new = int(np.count_nonzero(locations == ABSENT))
+        return self._dram.growth_bytes(new + int(np.count_nonzero(locations < ABSENT)), new)
+
+    def _place(self, rows: RowBatch, keys: Ints, charge: Charge) -> None:
+        """Puts rows that were read into DRAM, and takes slots for those of `keys` that are nowhere. All of them are pinned then.
+
+        Damaged rows (of position 0) are nowhere from now on. Raises what `charge` raises; what was done until then stays, unpinned.
+        """
+        tiers = self._tiers
+        locations = self._dram.find(rows.keys)
+        whole, damaged = (locations < ABSENT) & (rows.positions > 0), rows.positions == 0
+        if whole.any():
+            tiers.place(rows.take(whole), tiers.addresses(locations[whole]), charge)
+        reserved = self._dram.reserve(keys[self._dram.find(keys) == ABSENT], charge)
+        self._reserved = np.concatenate((self._reserved, reserved))
+        if damaged.any():
+            slots = tiers.overwrite(rows.take(damaged), locations[damaged], charge)
+            self._dram.index.move(rows.keys[damaged], slots + RESERVED)
+            self._reserved = np.concatenate((self._reserved, slots))
+        self._pin(np.concatenate((self._dram.find(rows.keys[rows.positions > 0]), self._reserved)))
 
     def _look(self, keys: Ints) -> ColdRead | None:
         """Begins a read of those that are cold, if any are."""
@@ -258,9 +281,9 @@ class TieredRowTable(RowTable):
             self._pinned = self._pinned[:0]
         super()._let_go()
 
-    def _changed_now(self, slots: Ints, rows: Before | None) -> RowBatch | None:
-        self._tiers.changed(slots)
-        return super()._changed_now(slots, rows)
+    def _changed_now(self, keys: Ints, changed: Changed) -> RowBatch | None:
+        self._tiers.changed(changed.slots)
+        return super()._changed_now(keys, changed)
 
     def _drop(self, keys: Ints, locations: Ints) -> None:
         """Drops rows that are there (unique), wherever they are."""
