@@ -360,7 +360,7 @@ class Replica:
                     f"this replica serves at {self._serving.endpoint} already", remedy="Close that first"
                 )
             source = ReplicaSource(
-                self._core, self._sink, self._applier, self._rows, self._scope.state_partitions, self._get
+                self._core, self._sink, self._applier, self._looked_up, self._scope.state_partitions, self._get
             )
             self._serving = serving = Serving(
                 source, bind, self.name, insecure=insecure, advertise=advertise, on_close=self._serves_no_more

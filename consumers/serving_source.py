@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from ..consistency.vector import PartitionId
 from ..errors import UnknownTopic
+from ..events.row_keys import Keys
 from ..transport.calls import TopicRecord
 from .applying import Applier, TopicState
 from .replica_sink import ReplicaSink
-from .row_reads import RowReads
 from .serving_answers import Standing
 from .subscription_core import SubscriptionCore
+
+Found = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+"""(values (n, dim), found (n,)) of n keys."""
 
 
 class ReplicaSource:
@@ -26,14 +29,14 @@ class ReplicaSource:
         core: SubscriptionCore,
         sink: ReplicaSink,
         applier: Applier,
-        rows: RowReads,
+        look_up: Callable[[TopicRecord, str, Keys], Found],
         state_partitions: Callable[[TopicRecord], Sequence[int]],
         get: Callable[[TopicState, bytes], bytes | None],
     ) -> None:
         self._core = core
         self._sink = sink
         self._applier = applier
-        self._rows = rows
+        self._look_up = look_up
         self._state_partitions = state_partitions
         self._get = get
 
@@ -69,10 +72,8 @@ class ReplicaSource:
             found = defined.definition.dim, defined.definition.dtype
         return found
 
-    def lookup(
-        self, topic: int, table: str, keys: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        return self._rows.look_up(self._state(topic).record, table, keys)
+    def lookup(self, topic: int, table: str, keys: Keys) -> Found:
+        return self._look_up(self._state(topic).record, table, keys)
 
     def get(self, topic: int, key: bytes) -> bytes | None:
         return self._get(self._state(topic), key)
