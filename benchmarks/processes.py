@@ -79,7 +79,19 @@ def broker(
     log_limit_bytes: int = 4 * 1024**3,
     kafka_settings: Mapping[str, str | int] | None = None,
 ) -> Generator[str]:
-    """`paramstream broker` on a free address: its endpoint.
+    """As `broker_process`: its endpoint alone."""
+    with broker_process(transport, log, log_limit_bytes, kafka_settings) as (endpoint, _):
+        yield endpoint
+
+
+@contextmanager
+def broker_process(
+    transport: str,
+    log: str = "memory:",
+    log_limit_bytes: int = 4 * 1024**3,
+    kafka_settings: Mapping[str, str | int] | None = None,
+) -> Generator[tuple[str, int]]:
+    """`paramstream broker` on a free address: (endpoint, process id).
 
     `log` is "memory:", "file:", which gets a new folder, or the URL of a Kafka, with settings as `ps.KafkaLog` names them.
     """
@@ -102,7 +114,7 @@ def broker(
         process = closing.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         closing.callback(process.terminate)
         assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["listening"]
+        yield json.loads(process.stdout.readline())["listening"], process.pid
 
 
 def free_address(transport: str, folder: str) -> str:
