@@ -29,6 +29,7 @@ from .dense import DenseVersion, Extent, Home
 from .entries import EntryTable
 from .rows.spec import RowSpec
 from .rows.table import RowTable
+from .rows.tiered import TieredRowTable
 from .sizes import parse_size
 from .spill import Spill
 from .ssd import SsdFolder, parse_ssd
@@ -110,6 +111,7 @@ class TieredStore:
             self._budget.hint = self._why_nothing_leaves
             self._budget.reclaim_with(self._move_versions)
             self._budget.reclaim_with(self._move_values)
+            self._budget.reclaim_with(self._move_rows)
 
     def claim(self, user: str, stay: Callable[[], Collection[DenseVersion]] = tuple) -> None:
         """`user` keeps its state here until `release`. `stay`, of any thread, says which versions do not leave DRAM by themselves.
@@ -147,7 +149,7 @@ class TieredStore:
         if table is not None:
             return table
         # Outside the lock: a first table may have kernels compiled, for seconds.
-        table = RowTable(name, spec, self._budget)
+        table = self._new_row_table(name, spec)
         if self._hbm is not None:
             table.on_change = partial(self._hbm.changed, (partition[0], name))
         with self._lock:
@@ -157,6 +159,11 @@ class TieredStore:
             tables = self._row_tables.get(partition, {})
             self._row_tables[partition] = {**tables, name: tables.get(name, table)}
             return self._row_tables[partition][name]
+
+    def _new_row_table(self, name: str, spec: RowSpec) -> RowTable:
+        if self._folder is None:
+            return RowTable(name, spec, self._budget)
+        return TieredRowTable(name, spec, self._budget, partial(self._folder.create, "rows"))
 
     def row_tables(self, partition: Partition) -> Mapping[str, RowTable]:
         """The row tables of `partition` by name, as they are now, in the order of their first use. Any thread."""
@@ -320,6 +327,15 @@ class TieredStore:
             if given < nbytes:
                 given += table.evict(nbytes - given)
         return given
+
+    def _move_rows(self, nbytes: int) -> int:
+        with self._lock:
+            tables = [table for tables in self._row_tables.values() for table in tables.values()]
+        # The largest first: what is cold in a small one is worth less.
+        for table in sorted(tables, key=lambda each: each.nbytes, reverse=True):
+            if isinstance(table, TieredRowTable) and (given := table.give_back(nbytes)):
+                return given
+        return 0
 
     def _why_nothing_leaves(self) -> str:
         assert self._spill is not None
