@@ -181,6 +181,7 @@ class Applier:
         self.drop(old)
         new = self.add(record, state_partitions)
         new.before = before
+        new.rests = topic.rests
         new.stale = before is not None
         new.pinned, new.pin_stale = pinned, True
 
