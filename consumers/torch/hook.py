@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -21,13 +21,23 @@ from ..waits import Accepted
 Scale = float | Callable[[], float]
 """What gradients are multiplied with before they are published: a number, or what gives it at that moment."""
 
+Nonfinite = Literal["refuse", "skip", "pass"]
+
 
 class GradientPublisher(Protocol):
     """The part of a publisher that is needed here."""
 
     @property
     def topic(self) -> str: ...
-    def publish_gradients(self, table: str, keys: Any, grads: Any, *, timeout: float = 30.0) -> Accepted: ...
+    def publish_gradients(
+        self,
+        table: str,
+        keys: Any,
+        grads: Any,
+        nonfinite: Literal["refuse", "pass"] = "refuse",
+        *,
+        timeout: float = 30.0,
+    ) -> Accepted: ...
 
 
 class Waiting(Protocol):
@@ -41,7 +51,7 @@ class GradientHook:
 
     def __init__(
         self, publisher: GradientPublisher, replica: Waiting, table: str, staleness: int | None, scale: Scale,
-        nonfinite: str, timeout: float,
+        nonfinite: Nonfinite, timeout: float,
     ) -> None:  # fmt: skip
         self._publisher = publisher
         self._replica = replica
@@ -101,7 +111,8 @@ class GradientHook:
         if self._nonfinite == "skip" and not bool(torch.isfinite(grads).all()):
             self.skipped += 1
             return None
-        receipt = self._publisher.publish_gradients(self._table, keys, grads, timeout=self._timeout)
+        passes: Literal["refuse", "pass"] = "pass" if self._nonfinite == "pass" else "refuse"
+        receipt = self._publisher.publish_gradients(self._table, keys, grads, passes, timeout=self._timeout)
         self.published += 1
         if self._staleness is not None:
             self._unseen.append(receipt)
@@ -129,8 +140,8 @@ def check_options(staleness: object, nonfinite: str) -> None:
         raise InvalidEvent(
             f"staleness={staleness!r}: a number of own publishes that a forward may not see yet, or None"
         )
-    if nonfinite not in ("refuse", "skip"):
-        raise InvalidEvent(f"nonfinite={nonfinite!r} is neither 'refuse' nor 'skip'")
+    if nonfinite not in ("refuse", "skip", "pass"):
+        raise InvalidEvent(f"nonfinite={nonfinite!r} is neither 'refuse', 'skip' nor 'pass'")
 
 
 def _at_end_of_backward(function: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ Every int64 is an id. A row that nobody wrote has the first value that its table
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from ...errors import InvalidEvent
-from ...events.arrays import as_torch
 from ..waits import Accepted
-from .hook import GradientHook, GradientPublisher, Scale, Waiting, check_options
+from .hook import GradientHook, GradientPublisher, Nonfinite, Scale, Waiting, check_options
 
 TIMEOUT_S = 30.0
 
@@ -33,7 +32,10 @@ TIMEOUT_S = 30.0
 class RowReplica(Waiting, Protocol):
     """The part of a replica that is needed here."""
 
-    def lookup(self, table: str, keys: Any, return_found: bool = False, *, topic: str | None = None) -> Any: ...
+    def lookup(
+        self, table: str, keys: Any, return_found: Literal[False] = False, topic: str | None = None, *,
+        device: torch.device | None = None,
+    ) -> Any: ...  # fmt: skip
 
 
 class _Rows(torch.nn.Module):
@@ -41,7 +43,7 @@ class _Rows(torch.nn.Module):
 
     def __init__(
         self, replica: RowReplica, publisher: GradientPublisher | None, table: str, *, topic: str | None,
-        padding_idx: int | None, dtype: torch.dtype | None, staleness: int | None, grad_scale: Scale, nonfinite: str,
+        padding_idx: int | None, dtype: torch.dtype | None, staleness: int | None, grad_scale: Scale, nonfinite: Nonfinite,
         timeout: float,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -58,7 +60,7 @@ class _Rows(torch.nn.Module):
         self.table = table
         self.padding_idx = padding_idx
         self.dtype = dtype
-        self.embedding_dim: int = self._look_up(np.empty(0, np.int64)).shape[1]
+        self.embedding_dim: int = self._look_up(np.empty(0, np.int64), torch.device("cpu")).shape[1]
 
     # --- gradients --------------------------------------------------------------------------------------------------------------
 
@@ -129,18 +131,17 @@ class _Rows(torch.nn.Module):
         hook = self._hook if self.training and torch.is_grad_enabled() else None
         if hook is not None:
             hook.wait()
-        rows = self._look_up(keys).to(device)
+        rows = self._look_up(keys, device)
         if hook is not None:
             rows.requires_grad_()
             if len(keys):
                 hook.watch(rows, keys)
         return rows if self.dtype is None else rows.to(self.dtype)
 
-    def _look_up(self, keys: NDArray[np.int64]) -> torch.Tensor:
-        rows = self._replica.lookup(self.table, keys, topic=self._topic)
-        if isinstance(rows, torch.Tensor):
-            return rows
-        return as_torch(np.ascontiguousarray(rows).reshape(-1).view(np.uint8), str(rows.dtype), rows.shape)
+    def _look_up(self, keys: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+        rows = self._replica.lookup(self.table, keys, topic=self._topic, device=device)
+        assert isinstance(rows, torch.Tensor)
+        return rows
 
     # --- what a module of torch does ----------------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class Embedding(_Rows):
         dtype: torch.dtype | None = None,
         staleness: int | None = 0,
         grad_scale: Scale = 1.0,
-        nonfinite: str = "refuse",
+        nonfinite: Nonfinite = "refuse",
         timeout: float = TIMEOUT_S,
     ) -> None:
         """Rows are read in `replica`; their gradients go to `publisher`, or, where it is None, nowhere.
@@ -195,7 +196,8 @@ class Embedding(_Rows):
         in one call; `attach` binds that to an optimizer's step. `staleness`: how many of these publishes a forward may not see yet; it
         waits, up to `timeout` s, for the others. 0: its own gradients are applied before each forward. None: it never waits.
         `grad_scale`: gradients are multiplied with it, or with what it returns: `lambda: 1 / scaler.get_scale()`. `nonfinite`: gradients
-        with NaN or infinities are refused, by an error that backward raises, or a whole step of them is skipped, and counted.
+        with NaN or infinities are refused, by an error that backward (or `step`) raises; "skip": a step that has any is left out, and
+        counted in `skipped`; "pass": they are published like any number.
 
         Raises `InvalidEvent` where there is no such table, or for a setting that is none.
         """
@@ -226,7 +228,7 @@ class EmbeddingBag(_Rows):
         dtype: torch.dtype | None = None,
         staleness: int | None = 0,
         grad_scale: Scale = 1.0,
-        nonfinite: str = "refuse",
+        nonfinite: Nonfinite = "refuse",
         timeout: float = TIMEOUT_S,
     ) -> None:
         """`mode`: "sum" | "mean" | "max". `padding_idx`: an id that no bag counts. All else as of `Embedding`."""

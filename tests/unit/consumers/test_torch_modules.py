@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 import paramstream as ps
+from paramstream.events.arrays import as_torch
 from paramstream.tiers.budget import Budget
 from paramstream.tiers.rows import InitSpec, OptimizerSpec, RowSpec, RowTable
 
@@ -43,14 +44,17 @@ class Stream:
         self.asked: list[NDArray[np.int64]] = []
 
     def lookup(
-        self, table: str, keys: NDArray[np.int64], return_found: bool = False, *, topic: str | None = None
-    ) -> Any:
+        self, table: str, keys: Any, return_found: bool = False, topic: str | None = None, *, device: Any = None
+    ) -> torch.Tensor:
         assert (table, topic) == ("users", "model")
         self.asked.append(keys)
-        return self.rows.lookup(keys)[0]
+        values = self.rows.lookup(keys)[0]
+        return as_torch(values.reshape(-1).view(np.uint8), values.dtype.name, values.shape)
 
-    def publish_gradients(self, table: str, keys: Any, grads: Any, *, timeout: float = 30.0) -> Any:
-        if not torch.isfinite(grads).all():
+    def publish_gradients(
+        self, table: str, keys: Any, grads: Any, nonfinite: str = "refuse", *, timeout: float = 30.0
+    ) -> Any:
+        if nonfinite == "refuse" and not torch.isfinite(grads).all():
             raise ps.InvalidEvent("a gradient is not finite")
         self.calls.append(keys)
         self.waiting.append((keys, grads.numpy().copy()))
@@ -290,7 +294,7 @@ def test_a_table_of_bfloat16_is_looked_up_and_trained() -> None:
     assert ours(torch.tensor([1])).dtype == torch.bfloat16
 
 
-def test_gradients_that_are_not_finite_are_refused_in_backward_or_skipped_and_counted() -> None:
+def test_gradients_that_are_not_finite_are_refused_in_backward_or_skipped_and_counted_or_passed() -> None:
     stream = Stream()
     strict = ps.torch.Embedding(stream, stream, "users")
     with pytest.raises(ps.InvalidEvent, match="not finite"):
@@ -300,6 +304,9 @@ def test_gradients_that_are_not_finite_are_refused_in_backward_or_skipped_and_co
     lenient = ps.torch.Embedding(stream, stream, "users", nonfinite="skip")
     (lenient(torch.tensor([1])) * float("nan")).sum().backward()
     assert (lenient.skipped, lenient.published) == (1, 0)
+    careless = ps.torch.Embedding(stream, stream, "users", nonfinite="pass")
+    (careless(torch.tensor([3])) * float("nan")).sum().backward()
+    assert [keys.tolist() for keys in stream.calls] == [[2], [3]]
 
 
 def test_after_a_backward_that_failed_the_next_one_publishes() -> None:
