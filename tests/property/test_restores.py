@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import paramstream as ps
+from feeding.rows import rows_of
 from paramstream.events.codec import EventFrame
 from paramstream.events.kinds import Commit
 from reference.history import Cut, History, State
@@ -19,6 +20,8 @@ from reference.weights import check_weights
 
 STATE = 3
 KEYS = [f"k{number}".encode() for number in range(12)]
+ROW_KEYS = [-1, 2**63 - 1, *range(8)]
+OPTIMIZERS = [ps.SGD(0.5), ps.SGD(0.25), ps.Adagrad(0.5, initial_accumulator_value=0.1), ps.Adagrad(0.25)]
 PRODUCERS = ("a", "b", "c")
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -39,8 +42,12 @@ class Play:
         for _ in range(2):
             with ps.Broker(log=f"file:{folder}") as broker, ps.connect(broker.endpoint) as client:
                 client.create_topic("model", partitions=STATE, retain_versions=1000, exist_ok=True)
+                if not self.vectors:
+                    client.create_table("model", "rows", dim=2, dtype="float64", optimizer=ps.SGD(0.5))
                 publishers = [client.publisher("model", producer=name) for name in PRODUCERS]
                 for _ in range(steps // 2):
+                    if self.random.random() < 0.05:
+                        client.alter_table("model", "rows", self.random.choice(OPTIMIZERS))
                     self._step(self.random.choice(publishers))
                 for publisher in publishers:
                     publisher.flush()
@@ -49,6 +56,8 @@ class Play:
         chance = self.random.random()
         if chance < 0.15 and self.vectors:
             publisher.observe(self.random.choice(self.vectors))
+        elif chance < 0.3:
+            self._change_rows(publisher)
         elif chance < 0.4:
             self._put(publisher, self.random.sample(KEYS, self.random.randint(1, 5)))
         elif chance < 0.5:
@@ -64,6 +73,20 @@ class Play:
         valid_for = self.random.choice([None, None, self.newest + 1, *self.sealed[-2:]])
         items = {key: self.random.randbytes(self.random.randint(0, 40)) for key in keys}
         receipt = publisher.put_many(items, ttl=ttl, valid_for=valid_for)
+        self._note(receipt)
+        self._since.append(receipt)
+
+    def _change_rows(self, publisher: ps.Publisher) -> None:
+        keys = self.random.choices(ROW_KEYS, k=self.random.randint(1, 6))
+        values = np.array([[self.random.random(), 1.0] for _ in keys])
+        match self.random.randrange(4):
+            case 0:
+                receipt = publisher.publish_rows("rows", keys, values)
+            case 1:
+                up_to = max(self.random.choice(self.vectors).values(), default=0) if self.vectors else None
+                receipt = publisher.delete_rows("rows", keys, up_to=self.random.choice([None, up_to]))
+            case _:
+                receipt = publisher.publish_gradients("rows", keys, values)
         self._note(receipt)
         self._since.append(receipt)
 
@@ -97,8 +120,13 @@ class Check:
 
     def __call__(self, at: ps.VersionVector[str] | datetime | int | None, cut: Cut) -> None:
         expected = self.history.state(cut)
-        with ps.restore(self.source, "model", at=at, arrays="numpy") as replica:
+        with (
+            ps.TieredStore(dram="64MiB") as store,
+            ps.restore(self.source, "model", at=at, store=store, arrays="numpy") as replica,
+        ):
             self._check_weights(replica, expected)
+            rows = {(n, name): table.bits() for n, tables in expected.tables.items() for name, table in tables.items()}
+            assert rows_of(store, [(self.history.topic, n) for n in range(STATE)]) == rows, (at, self.source)
             found = {key: replica.get(key) for key in KEYS}
             assert found == {key: expected.get(key) for key in KEYS}, (at, self.source)
 

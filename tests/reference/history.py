@@ -16,6 +16,9 @@ from paramstream.events.codec import EventFrame, decode_vector
 from paramstream.events.kinds import Commit, Delete, Kind, Put, ValidFor
 from paramstream.events.validate import put_values
 
+from .rows import ReferenceTable
+from .rows import apply as apply_to_rows
+
 Cut = dict[int, int]
 """Partition number → the last position in it."""
 
@@ -35,6 +38,8 @@ class State:
     commit: EventFrame | None = None
     entries: dict[bytes, tuple[int, Entry]] = field(default_factory=dict[bytes, tuple[int, Entry]])
     """Key → (its partition, what it holds)."""
+    tables: dict[int, dict[str, ReferenceTable]] = field(default_factory=dict[int, dict[str, ReferenceTable]])
+    """Partition number → its tables."""
 
     def get(self, key: bytes) -> bytes | None:
         if key not in self.entries:
@@ -121,6 +126,7 @@ class History:
                     state.commit = record if isinstance(record.payload, Commit) else state.commit
                 else:
                     self._apply(state.entries, record, number)
+                    apply_to_rows(state.tables.setdefault(number, {}), record)
         return state
 
     def _apply(self, entries: dict[bytes, tuple[int, Entry]], record: EventFrame, number: int) -> None:
