@@ -25,6 +25,7 @@ from .index import RESERVED, Ints, Marks
 from .initial import initial_rows
 from .kernels import Changed, NumpyKernels
 from .kernels import kernels as chosen_kernels
+from .noted import NotedKeys
 from .spec import RowSpec
 from .tier_counts import NO_COUNTS, TierCounts
 
@@ -69,7 +70,7 @@ class RowTable:
         """The keys of the last `prepare`, and their slots."""
         self._reserved = _NOTHING
         """Slots taken for rows that are not there yet."""
-        self._changed: list[Ints] | None = None
+        self._changed = NotedKeys()
         self.on_change: Callable[[Ints], None] | None = None
         """Told of the keys whose rows change, under the table's lock: nobody can read the change before it returns. For a tier above."""
         self._dram_hits: int = 0
@@ -173,7 +174,7 @@ class RowTable:
         Raises `StorageFull` and `InvalidEvent` with nothing changed.
         """
         keys = self._checked_keys(keys)
-        self._check_rows(keys, rows, self.spec.value_dtype)
+        rows = self._checked_rows(keys, rows)
         kernels, columns = self._kernels, self._dram.columns
         slots = self._hold(keys)
         with self._lock:
@@ -187,7 +188,7 @@ class RowTable:
         that is not there starts from its initial value. Returns and raises as `write`; `InvalidEvent` too where there is no optimizer.
         """
         keys = self._checked_keys(keys)
-        self._check_rows(keys, grads, self.spec.value_dtype)
+        grads = self._checked_rows(keys, grads)
         optimizer = self.spec.optimizer
         if optimizer is None:
             raise InvalidEvent(
@@ -256,6 +257,9 @@ class RowTable:
         if (spec.dim, spec.dtype) != (self.spec.dim, self.spec.dtype):
             raise InvalidEvent("a table keeps its dim and its dtype", item=self.name)
         self._kernels.make_ready(spec)
+        with self._lock:
+            # What was reserved begins as the old spec has it.
+            self._let_go()
         paid(
             self._budget,
             self._lock,
@@ -265,9 +269,7 @@ class RowTable:
 
     def changed(self) -> Ints:
         """The keys written, removed or put back since the last call, each once. None is noted before the first call."""
-        with self._lock:
-            changed, self._changed = self._changed, []
-            return np.unique(np.concatenate(changed)) if changed else np.empty(0, np.int64)
+        return self._changed.take()
 
     def clear(self) -> None:
         """Removes all rows, and gives their bytes back."""
@@ -282,6 +284,7 @@ class RowTable:
         """The slot of each key, until `_let_go`; for rows that are not there slots are reserved."""
         if self._is_prepared(keys):
             return self._prepared[1]
+        self._changed.compact()
         with self._lock:
             slots = self._dram.find(keys)
         if len(slots) and slots.min() < 0:
@@ -322,8 +325,7 @@ class RowTable:
         return None if before is None else RowBatch(keys, before.values, before.state, self.spec.kind, before.positions)
 
     def _note(self, keys: Ints) -> None:
-        if self._changed is not None and len(keys):
-            self._changed.append(keys.copy())
+        self._changed.note(keys)
         if self.on_change is not None and len(keys):
             self.on_change(keys)
 
@@ -359,9 +361,10 @@ class RowTable:
             raise InvalidEvent(f"row keys are int64 of one dimension, not {keys.dtype} {keys.shape}", item=self.name)
         return np.ascontiguousarray(keys)
 
-    def _check_rows(self, keys: Ints, rows: NDArray[Any], dtype: np.dtype[Any]) -> None:
-        expected = (len(keys), self.spec.dim)
+    def _checked_rows(self, keys: Ints, rows: NDArray[Any]) -> NDArray[Any]:
+        expected, dtype = (len(keys), self.spec.dim), self.spec.value_dtype
         if rows.shape != expected or rows.dtype != dtype:
             raise InvalidEvent(
                 f"the rows are {rows.dtype} {rows.shape}; the table needs {dtype} {expected}", item=self.name
             )
+        return np.ascontiguousarray(rows)

@@ -201,6 +201,37 @@ def test_changed_keys_are_told_once_each_from_the_first_call_on() -> None:
     assert table.changed().tolist() == []
 
 
+def test_rows_and_keys_may_be_of_any_memory() -> None:
+    table = table_of()
+    keys = np.array([1, 7, 2, 7], np.int64)[::2]
+    rows = np.asfortranarray(floats([1, 2], [3, 4]))
+    table.write(keys, rows, 1, images=False)
+    frozen = np.frombuffer(b"?" + rows.tobytes("C"), np.float32, 4, offset=1).reshape(2, 2)
+    table.apply(np.frombuffer(b"?" + keys.tobytes(), np.int64, 2, offset=1), frozen, 2, images=False)
+    table.write(ints(3, 4), np.broadcast_to(floats([5, 6]), (2, 2)), 3, images=False)
+    assert table.lookup(ints(1, 2, 3, 4))[0].tolist() == [[0, 0], [0, 0], [5, 6], [5, 6]]
+
+
+def test_the_greatest_position_counts_as_one() -> None:
+    table = table_of()
+    for position in (2**63 - 1, 2**63, 2**64 - 1):
+        table.apply(ints(1), floats([1, 1]), position, images=False)
+        table.write(ints(2), floats([1, 1]), position, images=False)
+    assert table.lookup(ints(1, 2))[0].tolist() == [[-3, -3], [1, 1]]
+    assert table.read(ints(1)).positions.tolist() == [2**64 - 1]
+    table.delete(ints(1), 2**64 - 1)
+    assert len(table) == 2
+
+
+def test_keys_that_change_again_and_again_are_still_told_once_each() -> None:
+    table = table_of(dim=1)
+    table.changed()
+    keys = np.arange(60_000, dtype=np.int64)
+    for position in range(1, 12):
+        table.write(keys, np.ones((len(keys), 1), np.float32), position, images=False)
+    assert np.array_equal(table.changed(), keys)
+
+
 def test_what_does_not_fit_the_table_is_refused() -> None:
     table = table_of()
     for wrong in (floats([1, 1, 1]), floats([1, 1], [1, 1]), np.ones((1, 2))):
