@@ -262,22 +262,25 @@ class TieredStore:
 
     def tiers(self) -> tuple[TierStatus, ...]:
         """Each tier of the store, DRAM first: what it holds, has moved, and failed to move. Any thread."""
-        dram = TierStatus("dram", self._budget.limit, self._budget.held)
-        if self._folder is None or self._spill is None:
-            return (dram,)
-        budget, counts = self._folder.budget, self._spill.counts
-        ssd = TierStatus(
-            "ssd",
-            budget.limit,
-            budget.held,
-            place=budget.place,
-            read=counts.read,
-            promoted=counts.promoted,
-            demoted=counts.demoted,
-            failed=counts.failed,
-            error=self._spill.error,
-        )
-        return (dram, ssd)
+        found = [TierStatus("dram", self._budget.limit, self._budget.held)]
+        if self._folder is not None and self._spill is not None:
+            budget, counts = self._folder.budget, self._spill.counts
+            found.append(
+                TierStatus(
+                    "ssd",
+                    budget.limit,
+                    budget.held,
+                    place=budget.place,
+                    read=counts.read,
+                    promoted=counts.promoted,
+                    demoted=counts.demoted,
+                    failed=counts.failed,
+                    error=self._spill.error,
+                )
+            )
+        if self._hbm is not None:
+            found.append(self._hbm.status())
+        return tuple(found)
 
     def close(self, timeout: float = 30.0) -> None:
         """Drops all entries and rows and gives all memory back; a second call does nothing. No descriptor of the store is left.

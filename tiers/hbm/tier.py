@@ -22,6 +22,7 @@ import torch
 
 from ...errors import InvalidEvent, ParamstreamError, ParamstreamTimeout, StorageFull
 from ..budget import Budget
+from ..usage import TierStatus
 from .copying import Copier, staging_bytes
 from .lanes import Lane, callers_lane, side_lane
 from .slab import Slab
@@ -170,6 +171,18 @@ class Hbm:
     def counters(self) -> HbmCounters:
         """Of all tables together that are there."""
         return HbmCounters.sum(table.counters() for table in list(self._named.values()))
+
+    def status(self) -> TierStatus:
+        """For whoever looks at a store's tiers. Of what it reads and cannot read; rows never leave for good, the tiers below have them."""
+        counters = self.counters()
+        return TierStatus(
+            "hbm",
+            self._budget.limit,
+            self._budget.held,
+            place=str(self.device),
+            read=counters.hits,
+            failed=counters.failures,
+        )
 
     def close(self, timeout: float = 30.0) -> None:
         """Ends the writer and gives the memory back. Tensors that were handed out stay. A second call changes nothing."""

@@ -245,3 +245,35 @@ def test_closing_does_not_wait_for_what_has_not_begun() -> None:
     closing.join(WAIT_SECONDS)
     assert not closing.is_alive()
     assert prefetcher.counters().waiting == 2 * len(KEYS)
+
+
+def test_a_prefetch_brings_rows_from_ssd_to_dram_and_to_the_device(tmp_path: Path) -> None:
+    """4,000 rows of 1 KiB over 4 MiB of DRAM: half of them lie on SSD, until somebody says what comes next."""
+    world, table = World(tmp_path), table_of("wide", "sgd", dim=256)
+    world.broker.state.write(table)
+    world.broker.durable = {p: writer.position for p, writer in world.broker.writers.items()}
+    store = ps.TieredStore("4MiB", hbm="1MiB", ssd=f"{tmp_path / 'tier'}:64MiB")
+    rep = world.replica(store=store)
+    try:
+        for begin in range(0, 4000, 400):
+            keys = list(range(begin, begin + 400))
+            write_rows(world.broker.state, table, keys, np.arange(begin, begin + 400)[:, None])
+            world.settle()
+        rows = store.row_tables((world.broker.topic.id, 0))["wide"]
+        cold = np.arange(0, 200, dtype=np.int64)
+        read = rows.counters().tiers.bytes_read
+        assert rep.prefetch("wide", cold)
+        assert settled(rep)
+        assert rows.counters().tiers.bytes_read > read
+        assert rep.prefetches().moved >= 2 * len(cold), "from SSD to DRAM, and on to the device"
+        read = rows.counters().tiers.bytes_read
+        values = rep.lookup("wide", cold, device="cpu")
+        assert isinstance(values, torch.Tensor)
+        assert values[:, 0].tolist() == cold.tolist()
+        assert rows.counters().tiers.bytes_read == read
+        assert store.hbm is not None and store.hbm.counters().misses == 0
+        assert [tier.tier for tier in store.tiers()] == ["dram", "ssd", "hbm"]
+        assert store.tiers()[-1].read == len(cold)
+    finally:
+        rep.close()
+        store.close()

@@ -130,5 +130,5 @@ class SlotSteps(RuleBasedStateMachine):
         assert self.slots.pages == len(self.pages)
 
 
-SlotSteps.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+SlotSteps.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 test_slots_keep_what_is_pinned_and_find_what_is_ready = SlotSteps.TestCase
