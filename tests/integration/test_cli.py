@@ -200,12 +200,13 @@ def test_a_standing_replica_serves_and_is_known_to_the_broker_and_records_what_i
         publisher.flush()
         replica = stand(
             "replica", "--connect", broker_process.endpoint, "--topic", "model", "--name", "r", "--dram", "1GiB",
-            "--history", str(history), "--serve", "tcp://127.0.0.1:0", "--partitions", "0",
+            "--ssd", f"{tmp_path / 'tier'}:1MiB", "--history", str(history), "--serve", "tcp://127.0.0.1:0", "--partitions", "0",
         )  # fmt: skip
         assert replica.first_line == "replica of model serves version 1"
         assert client.get("model", "k", at_least=publisher.put("k", b"v")) == b"v"
         assert replica.process.stdout is not None
         (status,) = client.replicas("model")
+        assert [(tier.tier, tier.limit) for tier in status.tiers] == [("dram", 1 << 30), ("ssd", 1 << 20)]
         assert replica.process.stdout.readline() == f"look-ups are answered at {status.serves}\n"
         publisher.publish_weights({"w": torch.zeros(3)}, version=2)
         deadline = time.monotonic() + ENDED_WITHIN_S
@@ -213,6 +214,7 @@ def test_a_standing_replica_serves_and_is_known_to_the_broker_and_records_what_i
             assert time.monotonic() < deadline, client.replicas("model")
             time.sleep(0.05)
     assert replica.stop(signal.SIGINT) == 0
+    assert list((tmp_path / "tier").iterdir()) == []
     recorded = [json.loads(line) for line in history.read_text().splitlines()]
     assert [line["key"].split("/")[1] for line in recorded if line["op"] == "r"] == [
         "weights", "kv", "kv", "weights",

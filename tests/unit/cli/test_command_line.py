@@ -67,6 +67,11 @@ def test_a_typed_error_exits_with_1_and_its_text(tmp_path: Path, capsys: Capture
     assert str(tmp_path) in said.err
 
 
+def test_an_ssd_tier_without_a_size_is_wrong_usage(capsys: Captured) -> None:
+    assert main(["replica", "--connect", "tcp://127.0.0.1:1", "--topic", "t", "--ssd", "/mnt/tier"]) == WRONG_USAGE
+    assert "DIR:SIZE" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there_exits_with_1_and_its_name(tmp_path: Path, capsys: Captured) -> None:
     line = ["publish", str(tmp_path / "none"), "--connect", "tcp://127.0.0.1:1", "--topic", "t", "--version", "1"]
     assert main(line) == FAILED
@@ -130,7 +135,7 @@ def test_outside_of_a_checkout_bench_says_so(monkeypatch: pytest.MonkeyPatch, ca
         ("versions", "--connect --topic --json"),
         ("publish", "--connect --topic --version --rewind --replace-schema"),
         ("subscribe", "--connect --topic --start --json"),
-        ("replica", "--connect --topic --name --dram --snapshot-dir"),
+        ("replica", "--connect --topic --name --dram --ssd --snapshot-dir"),
         ("restore", "--log --connect --kafka-config --topic --at --vector --time --snapshots --out"),
         ("process", "--connect --name --state"),
         ("snapshot", "--connect --topic --out --keep"),

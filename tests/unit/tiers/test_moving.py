@@ -97,6 +97,18 @@ def test_small_values_never_leave(store: TieredStore) -> None:
     assert table.evict(1 << 20) == 0
 
 
+def test_a_value_that_is_just_being_changed_does_not_leave_and_may_do_so_afterwards(tmp_path: Path) -> None:
+    with room_for(CHARGED + 1500, tmp_path) as store:
+        table = store.entries((1, 0))
+        table.put(b"k", Entry(value_of(1), 1))
+        with pytest.raises(StorageFull):
+            table.put(b"k", Entry(value_of(2) * 2, 2))
+        assert lies_on_ssd(table) == set()
+        table.put(b"k", Entry(value_of(3), 3))
+        assert table.evict(1) > 0
+        assert lies_on_ssd(table) == {b"k"}
+
+
 def test_where_nothing_can_leave_a_put_is_refused_at_once_M07(tmp_path: Path) -> None:
     with room_for(20_000, tmp_path) as store:
         table = store.entries((1, 0))
