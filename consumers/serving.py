@@ -165,6 +165,8 @@ class Serving:
 
     def _serve(self, socket: Socket) -> None:
         for _ in range(BATCH):
+            if self._closing.is_set():
+                return
             try:
                 client, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -122,9 +122,8 @@ class HotTopic:
         with self._lock:
             asked: list[int] = np.flatnonzero(np.bincount(partitions)).tolist()
             fresh = {n: at for n in asked if (at := self._fresh_to(n, needs.get(n))) is not None}
-            values, there, known = found.copies.read(keys)
-        if len(fresh) < len(asked):
-            known &= np.isin(partitions, list(fresh))
+            usable = np.isin(partitions, list(fresh)) if len(fresh) < len(asked) else np.ones(len(keys), np.bool_)
+            values, there, known = found.copies.read(keys, usable)
         return (values, there, known), fresh
 
     def keep(
@@ -137,10 +136,15 @@ class HotTopic:
         seen: Mapping[int, int],
     ) -> None:
         """Answers, of which each partition's have seen at least `seen`."""
+        # Made without the lock: that may take seconds.
+        copies = None if table in self._tables else RowCopies(values.shape[1], values.dtype, self._nbytes)
         with self._lock:
             known = self._tables.get(table)
             if known is None:
-                known = self._tables[table] = _Table(RowCopies(values.shape[1], values.dtype, self._nbytes))
+                if copies is None:
+                    # Forgotten in between: the next answer begins anew.
+                    return
+                known = self._tables[table] = _Table(copies)
                 # What was written before is not remembered.
                 known.floor = {
                     number: self._core.positions()[self._topic.id, number] for number in range(self._topic.partitions)

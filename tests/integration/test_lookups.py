@@ -154,3 +154,35 @@ def test_a_client_of_before_a_fork_looks_nothing_up(client: ps.Client, publisher
         forked.join(20)
         assert forked.exitcode == 0 and "before a fork" in said.get()
         assert client.get("model", "k") == b"v"
+
+
+def test_copies_of_rows_are_never_older_than_what_must_have_been_seen_and_save_most_of_the_asking(
+    client: ps.Client, publisher: ps.Publisher, broker: ps.Broker
+) -> None:
+    keys = np.arange(200)
+    publisher.publish_rows("users", keys, rows_of(keys, 0.0)).accepted.result(10)
+    with (
+        client.replica("model", arrays="numpy") as replica,
+        replica.serve() as serving,
+        ps.connect(broker.endpoint, hot_rows="1MiB") as reader,
+    ):
+        some = np.random.default_rng(3)
+        newest = np.zeros(len(keys))
+        for number in range(1, 21):
+            chosen = some.choice(keys, 10, replace=False)
+            receipt = publisher.publish_rows("users", chosen, rows_of(chosen, number))
+            newest[chosen] = number
+            for _ in range(3):
+                found = reader.lookup("model", "users", keys, receipt, arrays="numpy")
+                assert np.array_equal(found, (rows_of(keys, 1.0) * newest[:, None]).astype(np.float32))
+
+        def asks_nobody() -> bool:
+            before = serving.counters().questions
+            reader.lookup("model", "users", keys)
+            return serving.counters().questions == before
+
+        assert eventually(asks_nobody)
+        hot = reader.hot_rows
+        assert hot.rows == len(keys) and hot.hits > hot.misses > 0 and hot.dropped > 100
+    with pytest.raises(ps.InvalidEvent, match="hot_rows"):
+        ps.connect(broker.endpoint, hot_rows=1000)

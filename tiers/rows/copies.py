@@ -36,7 +36,10 @@ class RowCopies:
     """Copies of at most so many rows of one table. Thread-safe: one lock, held for one batch."""
 
     def __init__(self, dim: int, dtype: np.dtype[Any], nbytes: int) -> None:
-        """Takes at most `nbytes` of memory in all, bit by bit as copies come. `ValueError` where that is no room for one."""
+        """Takes at most `nbytes` of memory in all, bit by bit as copies come. `ValueError` where that is no room for one.
+
+        The first in a process may take seconds, if its loops are compiled for the first time on this machine.
+        """
         self._index = kernels().new_index()
         per_row = (
             dim * dtype.itemsize
@@ -59,6 +62,7 @@ class RowCopies:
         """Slots from here on were never used."""
         self._lock = threading.Lock()
         self._hits = self._misses = self._dropped = self._evicted = 0
+        self._compile()
 
     def __len__(self) -> int:
         return len(self._index)
@@ -67,11 +71,14 @@ class RowCopies:
         with self._lock:
             return CopyCounters(self._hits, self._misses, self._dropped, self._evicted)
 
-    def read(self, keys: Ints) -> tuple[NDArray[Any], Marks, Marks]:
-        """(values (n, dim), there (n,), known (n,)): of what is not known the others mean nothing. Keys may repeat. Counts as use."""
+    def read(self, keys: Ints, usable: Marks) -> tuple[NDArray[Any], Marks, Marks]:
+        """(values (n, dim), there (n,), known (n,)): of what is not known the others mean nothing. Keys may repeat. Counts as use.
+
+        A copy that is not `usable` (n,) at the moment is not known.
+        """
         with self._lock:
             slots = self._index.find(keys)
-            known = slots >= 0
+            known = (slots >= 0) & usable
             hits = int(np.count_nonzero(known))
             self._hits += hits
             self._misses += len(keys) - hits
@@ -118,6 +125,22 @@ class RowCopies:
             self._policy = EvictionPolicy(self.capacity)
             self._free = np.empty(0, np.int64)
             self._used = 0
+
+    def _compile(self) -> None:
+        """Every loop runs once, so that none is compiled while others wait."""
+        key, value, there = (
+            np.zeros(1, np.int64),
+            np.zeros((1, self._values.shape[1]), self._values.dtype),
+            np.ones(1, np.bool_),
+        )
+        self.keep(key, value, there, np.zeros(1, np.uint64))
+        self._policy.left(chosen := self._policy.choose(1), self._keys[chosen])
+        self.read(key, there)
+        self.clear()
+        self.keep(key, value, there, np.zeros(1, np.uint64))
+        self.drop(key, 1)
+        self.clear()
+        self._hits = self._misses = self._dropped = self._evicted = 0
 
     def _overwrite(
         self, which: Ints, slots: Ints, values: NDArray[Any], there: Marks, positions: NDArray[np.uint64]

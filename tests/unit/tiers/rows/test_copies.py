@@ -10,21 +10,15 @@ from hypothesis import strategies as st
 from paramstream.tiers.rows.copies import RowCopies
 
 DIM = 4
+MIB = 1024 * 1024
 DTYPE = np.dtype(np.float32)
 
 
 def copies_for(rows: int) -> RowCopies:
     """A table that holds exactly so many."""
-    nbytes = 1
-    while True:
-        try:
-            made = RowCopies(DIM, DTYPE, nbytes)
-        except ValueError:
-            nbytes += 1
-            continue
-        if made.capacity >= rows:
-            return made
-        nbytes += 1
+    made = RowCopies(DIM, DTYPE, int((rows + 0.5) * MIB / RowCopies(DIM, DTYPE, MIB).capacity))
+    assert made.capacity == rows
+    return made
 
 
 def keep(copies: RowCopies, keys: list[int], position: int, value: float = 1.0) -> None:
@@ -36,7 +30,7 @@ def keep(copies: RowCopies, keys: list[int], position: int, value: float = 1.0) 
 
 
 def held(copies: RowCopies, *keys: int) -> list[float | None]:
-    values, _, known = copies.read(np.array(keys, np.int64))
+    values, _, known = copies.read(np.array(keys, np.int64), np.ones(len(keys), np.bool_))
     return [float(value) if is_known else None for value, is_known in zip(values[:, 0], known, strict=True)]
 
 
@@ -47,11 +41,12 @@ def test_what_was_kept_is_read_and_what_was_not_is_unknown() -> None:
         np.array([1, -1, 1]), np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM), np.array([True, False, True]),
         np.array([5, 5, 5], np.uint64),
     )  # fmt: skip
-    values, there, known = copies.read(np.array([-1, 1, 2**63 - 1, 1]))
+    values, there, known = copies.read(np.array([-1, 1, 2**63 - 1, 1]), np.ones(4, np.bool_))
     assert known.tolist() == [True, True, False, True]
     assert values[known, 0].tolist() == [DIM, 0, 0] and there[known].tolist() == [False, True, True]
+    assert not copies.read(np.array([-1]), np.zeros(1, np.bool_))[2].any()
     counters = copies.counters()
-    assert (len(copies), counters.hits, counters.misses) == (2, 3, 3)
+    assert (len(copies), counters.hits, counters.misses) == (2, 3, 4)
 
 
 def test_a_change_drops_older_copies_alone() -> None:
@@ -109,7 +104,7 @@ def test_no_room_for_one_is_said() -> None:
 )
 def test_no_read_is_of_before_a_change(steps: list[tuple[str, list[int], int]]) -> None:
     """As a client uses it: copies come as of any position up to the last one, and are not kept where a change came since."""
-    copies = copies_for(6)
+    copies = RowCopies(DIM, DTYPE, 500)
     now, changed_at = 1, dict.fromkeys(range(13), 0)
     for what, keys, back in steps:
         now += 1
