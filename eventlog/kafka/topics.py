@@ -23,6 +23,10 @@ CHANGELOG = ".changelog"
 TOMBSTONES_S = 7 * 24 * 3600
 """How long compaction leaves a tombstone: a reader that takes longer may miss it, and a deleted item would come back."""
 
+COMPACTION_LAG_S = 3600
+"""A record replaces those before it only once it is so old: whoever reads a changelog up to the end that it had at the beginning finds
+the older one, where the newer one came behind that end. No reader may take longer."""
+
 MAX_MESSAGE_BYTES = 1_048_588
 """`max.message.bytes` of our topics: 1 MiB and what Kafka adds to a batch."""
 
@@ -80,6 +84,7 @@ def new_topic_settings(settings: KafkaLog) -> dict[str, str]:
 def new_changelog_settings(settings: KafkaLog) -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(COMPACTION_LAG_S * 1000),
         "delete.retention.ms": str(TOMBSTONES_S * 1000),
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
         "min.cleanable.dirty.ratio": "0.1",

@@ -10,7 +10,7 @@ import paramstream as ps
 from paramstream.eventlog.changelog import ChangelogRecord
 from paramstream.eventlog.kafka.changelog import KafkaChangelog, KafkaChangelogs
 from paramstream.eventlog.kafka.log import KafkaEventLog
-from paramstream.eventlog.kafka.topics import changelog_name
+from paramstream.eventlog.kafka.topics import COMPACTION_LAG_S, changelog_name, new_changelog_settings
 from realkafka.stranger import Stranger
 from reference.waiting import eventually
 
@@ -91,3 +91,8 @@ def test_the_changelog_stands_beside_its_topic_and_goes_with_it(
 def test_the_changelog_of_a_long_name_has_a_name_that_kafka_takes() -> None:
     name = changelog_name("p" * 100, "n" * 300, 9)
     assert len(name) == 249 and name.endswith(".0000000000000009.changelog")
+
+
+def test_a_record_is_not_replaced_while_anybody_may_read_up_to_an_end_before_the_newer_one() -> None:
+    settings = new_changelog_settings(ps.KafkaLog("localhost:1"))
+    assert int(settings["min.compaction.lag.ms"]) == 1000 * COMPACTION_LAG_S < int(settings["delete.retention.ms"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paramstream as ps
@@ -87,14 +88,27 @@ def test_a_keeper_on_another_host_begins_with_the_changelogs_of_the_one_that_is_
         ):
             if not model:
                 client.create_topic("kv", partitions=2)
+                client.create_table("kv", "users", dim=4, optimizer=ps.Adagrad(0.5))
             pub = client.publisher("kv", producer="p")
+            if model:
+                # All rows are written to the changelogs anew, with state of the other kind.
+                client.alter_table("kv", "users", ps.Adam(0.5))
+            pub.publish_gradients("users", range(100), np.ones((100, 4), np.float32))
+            pub.publish_gradients("users", range(50), np.ones((50, 4), np.float32))
+            pub.delete_rows("users", range(40, 60))
             # More than the log holds: the other broker has room only once its own keeper has all that left the log before.
             put_all(pub, model, 2 * LIMIT)
             pub.put(host, b"last").durable.result(WAIT_S)
             model[host] = b"last"
-            with client.replica("kv") as late, ps.restore(kafka, "kv") as restored:
+            with (
+                client.replica("kv", arrays="numpy") as late,
+                ps.restore(kafka, "kv", arrays="numpy") as restored,
+            ):
                 assert late.get_many(model) == restored.get_many(model) == list(model.values())
                 assert late.digest() == restored.digest()
+                rows, found = late.lookup("users", range(100), return_found=True)
+                assert (rows == restored.lookup("users", range(100))).all() and found.sum() == 80
+                assert late.table("users").rows == restored.table("users").rows == 80
 
 
 def test_a_replica_gets_state_from_any_brokers_keeper_whoever_owns_the_partition(
