@@ -61,12 +61,24 @@ def by_partition(keys: Keys, partitions: int) -> Iterator[tuple[int, npt.NDArray
         if len(keys):
             yield 0, None
         return
-    # 16 bits, which numpy sorts by their digits. A topic has at most 1,024 state partitions.
-    numbers = partitions_of(keys, partitions).astype(np.uint16)
+    # A topic has at most 1,024 state partitions.
+    yield from _by_number(partitions_of(keys, partitions).astype(np.uint16), partitions)
+
+
+def in_groups(keys: Keys, groups: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The places, in order, of each of at most `groups` (1 to 65,535) groups of about the same number of keys; all places of a key are
+    in one. Which keys are together has nothing to do with their partition. Sorting would do it too, in four times the time.
+    """
+    numbers = (hash_keys(keys) >> np.uint64(32)) * np.uint64(groups) >> np.uint64(32)
+    for _, places in _by_number(numbers.astype(np.uint16), groups):
+        yield places
+
+
+def _by_number(numbers: npt.NDArray[np.uint16], count: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """(number, its places in order) of each number that there is, below `count`. Numpy sorts 16 bits by their digits."""
     places = np.argsort(numbers, kind="stable")
-    ends = np.cumsum(np.bincount(numbers, minlength=partitions))
     begin = 0
-    for number, end in enumerate(ends.tolist()):
+    for number, end in enumerate(np.cumsum(np.bincount(numbers, minlength=count)).tolist()):
         if end > begin:
             yield number, places[begin:end]
         begin = end

@@ -12,7 +12,7 @@ from ..errors import InvalidEvent
 from ..events.arrays import DTYPES, describe, row_major
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
 from ..events.limits import MAX_CHUNK_BYTES
-from ..events.row_keys import Keys, by_partition
+from ..events.row_keys import Keys, by_partition, in_groups
 from ..events.validate import ROW_KEY_BYTES
 from ..transport.calls import TopicRecord
 from .calls import Draft
@@ -20,6 +20,10 @@ from .calls import Draft
 Bytes = npt.NDArray[np.uint8]
 """(count, bytes of a row)."""
 
+FILLED_ROWS = 512
+"""Where an event holds fewer rows, parts by hash would be too unequal."""
+
+MAX_GROUPS = 65_535
 NAMED_KEYS = 8
 """How many of the keys that are wrong an error names."""
 
@@ -70,15 +74,15 @@ def row_drafts(
 
     drafts: list[Draft] = []
     for number, places in by_partition(keys, topic.partitions):
-        some, rows = (keys, values) if places is None else (keys[places], values.take(places, axis=0))
-        ends: Iterable[int] = range(step, len(some) + step, step)
-        if kind is Gradients and len(some) > step:
-            some, rows = _key_by_key(definition, some, rows, step)
-            ends = _ends_of_runs(some, step)
-        begin = 0
-        for end in ends:
-            drafts.append(draft(number, some[begin:end], rows[begin:end]))
-            begin = end
+        for some, rows in _groups(kind, keys, values, places, step):
+            ends: Iterable[int] = range(step, len(some) + step, step)
+            if kind is Gradients and len(some) > step:
+                some, rows = _key_by_key(definition, some, rows, step)
+                ends = _ends_of_runs(some, step)
+            begin = 0
+            for end in ends:
+                drafts.append(draft(number, some[begin:end], rows[begin:end]))
+                begin = end
     return drafts
 
 
@@ -91,6 +95,22 @@ def delete_drafts(topic: TopicRecord, table: str, keys: Keys, up_to: int | None 
             payload = DeleteRows(table, len(some), up_to)
             drafts.append(Draft.of((topic.id, number), payload, (_bytes(some),), _meta_nbytes(table)))
     return drafts
+
+
+def _groups(
+    kind: type[Rows | Gradients], keys: Keys, values: Bytes, places: Keys | None, step: int
+) -> Iterator[tuple[Keys, Bytes]]:
+    """What goes to one partition, in parts that have all places of their keys. Gradients for many events come in parts that fill one
+    each, as a rule: what a part has too much is sorted.
+    """
+    own = keys if places is None else keys[places]
+    if kind is Gradients and len(own) > step >= FILLED_ROWS:
+        groups = min(-(-len(own) * 10 // (9 * step)), MAX_GROUPS)
+        for chosen in in_groups(own, groups):
+            where = chosen if places is None else places[chosen]
+            yield keys[where], values.take(where, axis=0)
+    else:
+        yield own, values if places is None else values.take(places, axis=0)
 
 
 def _key_by_key(definition: Table, keys: Keys, grads: Bytes, step: int) -> tuple[Keys, Bytes]:

@@ -8,7 +8,7 @@ import torch
 
 import paramstream as ps
 from paramstream.events.digest import key_hash, partition_of
-from paramstream.events.row_keys import by_partition, hash_keys, partitions_of, row_keys
+from paramstream.events.row_keys import by_partition, hash_keys, in_groups, partitions_of, row_keys
 
 EDGES = [0, 1, -1, 2**31, 2**32, 2**32 - 1, 2**63 - 1, -(2**63), 5, 5 + 2**32]
 PINNED = [5841669975847748627, 11687913294787043142]
@@ -22,6 +22,19 @@ def keys_of_all_kinds() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def test_a_batch_of_keys_has_the_hashes_of_their_bytes() -> None:
     keys = keys_of_all_kinds()
     assert hash_keys(keys).tolist() == [key_hash(int(key).to_bytes(8, "little", signed=True)) for key in keys]
+
+
+@pytest.mark.parametrize("partition", [None, 3])
+def test_groups_have_all_places_of_their_keys_in_order_and_are_about_equal(partition: int | None) -> None:
+    keys = np.random.default_rng(1).integers(0, 30_000, 100_000, np.int64)
+    if partition is not None:
+        keys = keys[partitions_of(keys, 4) == partition]
+    groups = list(in_groups(keys, 20))
+    assert np.array_equal(np.sort(np.concatenate(groups)), np.arange(len(keys)))
+    assert all((np.diff(places) > 0).all() for places in groups)
+    seen = [set(keys[places].tolist()) for places in groups]
+    assert sum(map(len, seen)) == len(set(keys.tolist()))
+    assert all(abs(len(places) * 20 - len(keys)) < 0.25 * len(keys) for places in groups)
 
 
 def test_the_hashes_are_those_of_ever() -> None:
