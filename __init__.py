@@ -12,6 +12,8 @@ from .consumers.processors.parameter_server import parameter_server
 from .consumers.processors.processor import Processor, ProcessorStatus, TaskStatus, processor
 from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
+from .consumers.serving import Serving, ServingCounters
+from .consumers.serving_hot import HotRows
 from .consumers.snapshots.taking import SnapshotInfo
 from .consumers.status import ReplicaStatus, Served, TableStatus, Unfinished
 from .consumers.subscriber import Subscription
@@ -62,6 +64,7 @@ __all__ = [
     "EventLost",
     "Fenced",
     "GradientSlice",
+    "HotRows",
     "InvalidEvent",
     "KafkaLog",
     "LogTruncated",
@@ -82,6 +85,8 @@ __all__ = [
     "SGD",
     "SchemaMismatch",
     "Served",
+    "Serving",
+    "ServingCounters",
     "SnapshotInfo",
     "StorageFull",
     "Subscription",

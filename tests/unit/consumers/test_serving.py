@@ -16,6 +16,7 @@ from fakes.served_source import TABLE, TOPIC, FakeSource, rows_of
 from paramstream.consumers import serving as serving_module
 from paramstream.consumers.serving import Serving
 from paramstream.consumers.serving_answers import read_rows
+from paramstream.consumers.waking import Wake
 from paramstream.errors import AccessDenied, BindFailed, InvalidEvent, ParamstreamTimeout
 from paramstream.transport.lookup_lines import Line
 from paramstream.transport.lookups import (
@@ -174,7 +175,7 @@ def test_addresses_that_cannot_be_served_are_refused_by_a_brokers_rules(tmp_path
 
 
 def test_a_thread_is_woken_once_for_all_that_happened_and_not_after_its_end() -> None:
-    wake = serving_module.Wake()
+    wake = Wake()
     poller = zmq.Poller()
     poller.register(wake, zmq.POLLIN)
     assert not poller.poll(0) and not wake.taken()

@@ -44,7 +44,7 @@ class Stage:
     def write(self, *keys: int, kind: type[Rows | Gradients | DeleteRows] = Rows, table: str = "t") -> int:
         """An event of these rows, which is not told yet."""
         bulk = np.array(keys, np.int64).tobytes()
-        if kind is DeleteRows:
+        if issubclass(kind, DeleteRows):
             self.broker.state.write(DeleteRows(table, len(keys)), [bulk])
         else:
             self.broker.state.write(kind(table, len(keys), 2, "float32"), [bulk, bytes(8 * len(keys))])
@@ -71,7 +71,8 @@ class Stage:
         assert (values[known] == np.outer(KEYS, [1, 1])[known]).all() and (there[known] == (KEYS % 2 == 0)[known]).all()
         if known.any():
             assert seen == {0: self.head}
-        return KEYS[known].tolist()
+        found: list[int] = KEYS[known].tolist()
+        return found
 
 
 def test_what_was_answered_is_known_until_it_is_written() -> None:
