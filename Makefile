@@ -12,7 +12,7 @@ TEST_READY := $(VENV)/.ready-test
 FUZZ_READY := $(VENV)/.ready-fuzz
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test slow sim kills soak fuzz check format bench clean
+.PHONY: demo test slow sim kills soak fuzz check format bench gpu clean
 .NOTPARALLEL:
 
 demo: $(DEMO_READY)
@@ -67,6 +67,10 @@ format: $(TEST_READY)
 
 bench: $(TEST_READY)
 	$(BIN)/paramstream bench $(ARGS)
+
+# On a machine with CUDA: the HBM tier bit for bit, and its swaps beside a plain pinned copy. Elsewhere the same on the CPU.
+gpu: $(TEST_READY)
+	$(BIN)/paramstream bench gpu $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -37,7 +37,7 @@ class Copier:
         self._arrived = torch.empty(BUFFER_BYTES, dtype=torch.uint8, device=device) if pinned else None
 
     def scatter(self, source: NDArray[np.uint8], into: torch.Tensor, at: NDArray[np.int64]) -> list[Done]:
-        """Row i of `source`, (n, row bytes), becomes row `at[i]` of `into`, (rows, row bytes) on the device.
+        """Row i of `source`, (n, row bytes), becomes row `at[i]` of `into`: rows of as many bytes on the device, of any dtype.
 
         Returns once `source` is the caller's again, with the ends of the copies; blocks while all buffers are on their way.
         """
@@ -62,12 +62,12 @@ class Copier:
 
     def _copy(self, staged: torch.Tensor, into: torch.Tensor, at: torch.Tensor) -> None:
         if self._arrived is None:
-            into.index_copy_(0, at, staged)
+            into.index_copy_(0, at, staged.view(into.dtype))
             return
         # One buffer on the device is enough: the lane is in order, so the next copy into it comes behind this scatter.
         arrived = self._arrived[: staged.numel()].view(staged.shape)
         arrived.copy_(staged, non_blocking=True)
-        into.index_copy_(0, at.to(into.device), arrived)
+        into.index_copy_(0, at.to(into.device), arrived.view(into.dtype))
 
 
 def staging_bytes(device: torch.device) -> tuple[int, int]:

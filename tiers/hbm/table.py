@@ -118,7 +118,7 @@ class HbmTable:
         self._dtype = torch_dtype
         self._row_bytes = dim * torch_dtype.itemsize
         self._rows = slab.rows(torch_dtype, dim)
-        self._bytes = slab.rows(torch.uint8, self._row_bytes)
+        self._words = _in_words(slab, self._row_bytes)
         self._slots = Slots(rows_per_page(slab.page_bytes, self._row_bytes))
         self._first_rows = np.empty(0, np.int64)
         """Of each page of the table: the number of its first row in the slab."""
@@ -301,7 +301,7 @@ class HbmTable:
             if len(slots):
                 values, there = self._below(wanted[: len(slots)])
                 source = _as_bytes(values[there], self._row_bytes)
-                for copied in self._owner.copier.scatter(source, self._bytes, self._numbers(slots[there])):
+                for copied in self._owner.copier.scatter(source, self._words, self._numbers(slots[there])):
                     copied.wait()
         except BaseException:
             there = np.zeros(len(slots), np.bool_)
@@ -353,6 +353,12 @@ class HbmTable:
     def _count(self, **more: int) -> None:
         known = self._counters
         self._counters = replace(known, **{name: getattr(known, name) + count for name, count in more.items()})
+
+
+def _in_words(slab: Slab, row_bytes: int) -> torch.Tensor:
+    """The rows in the widest integers that they are made of: copying eight bytes at a time takes an eighth of the time of one."""
+    dtype = next(each for each in (torch.int64, torch.int32, torch.int16, torch.uint8) if not row_bytes % each.itemsize)
+    return slab.rows(dtype, row_bytes // dtype.itemsize)
 
 
 def _as_bytes(values: NDArray[Any], row_bytes: int) -> NDArray[np.uint8]:
