@@ -34,14 +34,14 @@ class DramRows:
         """`beside_bytes`: charged for each slot beside its columns, for what the table's tiers note of it."""
         self.kernels: Final = kernels
         self._beside_bytes = beside_bytes
-        self.index = kernels.new_index()
+        self.index = kernels.new_index(budget.limit)
         """Key → location, over all tiers of the table."""
         self._budget = budget
         self._charged = 0
         self._make_columns(spec)
 
     def _make_columns(self, spec: RowSpec) -> None:
-        row_bytes = spec.dim * spec.value_dtype.itemsize + 16
+        row_bytes = spec.dim * spec.value_dtype.itemsize + spec.state_width * spec.accumulate_dtype.itemsize + 16
         self.capacity = self._budget.limit // row_bytes + _SPARE_SLOTS
         """Slots that there are addresses for."""
         while True:

@@ -23,8 +23,8 @@ LAST_BITS: Final = 15
 """up to 32,768 entries (512 KiB); then it is split."""
 LOAD: Final = 0.75
 """The share of a segment's entries that are filled at most; on average it is 0.55, about 29 bytes a key."""
-MOST_SEGMENTS: Final = 1 << 22
-"""Addresses are reserved for so many: 2 TiB, some 75 thousand million keys."""
+SPARE_SEGMENTS: Final = 64
+"""Addresses beyond what the index may grow to, for keys that must not be refused."""
 MOST_DEPTH: Final = 26
 ENTRY_BYTES: Final = 16
 
@@ -32,8 +32,10 @@ ENTRY_BYTES: Final = 16
 class HashIndex:
     """Key → location as `RowIndex` has it."""
 
-    def __init__(self) -> None:
-        self._segments = MOST_SEGMENTS
+    def __init__(self, most_bytes: int) -> None:
+        """Takes addresses for `most_bytes`, or as many as there are."""
+        self._segments = (most_bytes >> LAST_BITS) // ENTRY_BYTES + SPARE_SEGMENTS
+        """How many there are addresses for."""
         self.clear()
 
     @property

@@ -19,6 +19,9 @@ ABSENT: Final = -1
 RESERVED: Final = 1 << 62
 """Added to a slot that a row which is not there yet will have: for readers the row is nowhere."""
 
+MOST_INDEX_BYTES: Final = 1 << 34
+"""What an index may grow to if nothing else is said: enough for 500 million keys."""
+
 DICT_BYTES_A_KEY: Final = 176
 """Charged for each key of a `DictIndex`: key, location and their place in the dict."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .index import DictIndex, Ints, RowIndex
+from .index import MOST_INDEX_BYTES, DictIndex, Ints, RowIndex
 from .optimizers import Floats, step
 from .spec import OptimizerSpec, RowSpec
 
@@ -73,8 +73,8 @@ class NumpyKernels:
     def make_ready(self, spec: RowSpec) -> None:
         """Compiles what a table of `spec` needs; under no lock, since it may take seconds."""
 
-    def new_index(self) -> RowIndex:
-        """An empty index."""
+    def new_index(self, most_bytes: int = MOST_INDEX_BYTES) -> RowIndex:
+        """An empty index that may grow to about so many bytes."""
         return DictIndex()
 
     def gather(self, column: NDArray[Any], slots: Ints) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import compiled_rows as compiled
 from .hash_index import HashIndex
-from .index import Ints, RowIndex
+from .index import MOST_INDEX_BYTES, Ints, RowIndex
 from .kernels import Before, Changed, Columns, Folded, NumpyKernels
 from .optimizers import Floats
 from .spec import OptimizerSpec, RowSpec
@@ -27,8 +27,8 @@ class NumbaKernels(NumpyKernels):
         if spec.optimizer is not None and spec.accumulate_dtype == np.float32:
             compiled.compiled_pass(spec.kind)
 
-    def new_index(self) -> RowIndex:
-        return HashIndex()
+    def new_index(self, most_bytes: int = MOST_INDEX_BYTES) -> RowIndex:
+        return HashIndex(most_bytes)
 
     def gather(self, column: NDArray[Any], slots: Ints) -> NDArray[Any]:
         rows = np.empty((len(slots), column.shape[1]), column.dtype)
