@@ -19,7 +19,7 @@ import numpy as np
 import zmq
 
 from ..errors import ConnectFailed, CorruptLog, ParamstreamError, ParamstreamTimeout, UnknownTopic
-from ..transport.calls import Call, ListReplicas, TopicRecord
+from ..transport.calls import Call, ListReplicas, ListTopics, TopicRecord
 from ..transport.lookup_lines import Line, Lines
 from ..transport.lookups import Declined, Need, decode_answer
 from ..transport.messages import Report
@@ -119,8 +119,7 @@ class Reads:
         now = time.monotonic()
         with self._changed:
             found = self._routes.candidates((topic.id, number), needed, turn, now)
-        is_well = bool(found) and not found[0].failures
-        self._refresh(topic.id, now, REFRESH_S if is_well else SOON_S)
+        self._refresh(topic.id, now, is_well=bool(found) and not found[0].failures)
         return found
 
     def trouble(self, topic: TopicRecord, number: int) -> str:
@@ -150,24 +149,29 @@ class Reads:
         with self._changed:
             self._changed.wait(most_s)
 
-    def _refresh(self, topic: int, now: float, older_s: float) -> None:
+    def _refresh(self, topic: int, now: float, *, is_well: bool) -> None:
+        """Have brokers tell of replicas, and, where nobody is well, whether there is the topic still."""
+        older_s = REFRESH_S if is_well else SOON_S
         with self._changed:
             if now - self._asked_at.get(topic, -older_s) < older_s:
                 return
             self._asked_at[topic] = now
 
-        def done(reports: list[Report] | None, error: ParamstreamError | None) -> None:
-            self._told(topic, reports, error)
+        def listed(topics: list[TopicRecord] | None, error: ParamstreamError | None) -> None:
+            if topics is not None and all(record.id != topic for record in topics):
+                with self._changed:
+                    self._gone.add(topic)
+                    self._changed.notify_all()
 
-        self._link.request_async(ListReplicas(topic), list[Report], done)
+        self._link.request_async(ListReplicas(topic), list[Report], self._told)
+        if not is_well:
+            self._link.request_async(ListTopics(), list[TopicRecord], listed)
 
-    def _told(self, topic: int, reports: list[Report] | None, error: ParamstreamError | None) -> None:
-        unused: list[str] = []
+    def _told(self, reports: list[Report] | None, error: ParamstreamError | None) -> None:
+        if reports is None:
+            return
         with self._changed:
-            if isinstance(error, UnknownTopic):
-                self._gone.add(topic)
-            if reports is not None:
-                unused = self._routes.learn(reports, time.monotonic())
+            unused = self._routes.learn(reports, time.monotonic())
             self._changed.notify_all()
         for endpoint in unused:
             self._lines.forget(endpoint)

@@ -9,7 +9,7 @@ from fakes.served_source import TOPIC
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.errors import OutcomeUnknown, ParamstreamError
 from paramstream.events.codec import encode_vector
-from paramstream.transport.calls import Call, ListReplicas, TopicRecord
+from paramstream.transport.calls import Call, ListReplicas, ListTopics, TopicRecord
 from paramstream.transport.directory import Directory
 from paramstream.transport.messages import Report
 
@@ -21,7 +21,8 @@ class ReplicaReports:
         self.topic = TopicRecord("model", TOPIC, partitions, "write_back", 8)
         self.reports: dict[str, Report] = {}
         self.away = False
-        self.error: ParamstreamError | None = None
+        self.deleted = False
+        """The topic."""
         self.asked = 0
         self.directory = Directory(lambda call, kind, timeout: [self.topic])
 
@@ -32,11 +33,11 @@ class ReplicaReports:
         self.reports[name] = Report(name, (self.topic.id,), (), vector, 0, (), age_s=age_s, serves=serves)
 
     def request_async(self, call: Call, kind: Any, done: Callable[[Any, ParamstreamError | None], None]) -> None:
-        assert isinstance(call, ListReplicas)
-        self.asked += 1
         if self.away:
             done(None, OutcomeUnknown("there is no connection"))
-        elif self.error is not None:
-            done(None, self.error)
+        elif isinstance(call, ListTopics):
+            done([] if self.deleted else [self.topic], None)
         else:
+            assert isinstance(call, ListReplicas)
+            self.asked += 1
             done([each for each in self.reports.values() if call.topic in each.topics], None)

@@ -186,3 +186,18 @@ def test_copies_of_rows_are_never_older_than_what_must_have_been_seen_and_save_m
         assert hot.rows == len(keys) and hot.hits > hot.misses > 0 and hot.dropped > 100
     with pytest.raises(ps.InvalidEvent, match="hot_rows"):
         ps.connect(broker.endpoint, hot_rows=1000)
+
+
+def test_a_name_that_stands_for_another_topic_by_now_is_looked_up_there(client: ps.Client, broker: ps.Broker) -> None:
+    client.create_topic("kv")
+    with client.replica("kv") as replica, replica.serve(), ps.connect(broker.endpoint) as reader:
+        assert reader.get("kv", "k", client.publisher("kv", producer="p").put("k", b"old")) == b"old"
+        client.delete_topic("kv")
+        client.create_topic("kv")
+        receipt = client.publisher("kv", producer="p").put("k", b"new")
+        assert reader.get("kv", "k", str_of(receipt), timeout=20) == b"new"
+
+
+def str_of(receipt: ps.Receipt) -> ps.Receipt:
+    """As another process has it."""
+    return ps.Receipt.parse(str(receipt))

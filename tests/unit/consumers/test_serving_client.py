@@ -273,7 +273,7 @@ def test_one_that_turns_away_is_left_for_another(stage: Stage) -> None:
 
 
 def test_a_topic_that_was_deleted_is_said_so(stage: Stage) -> None:
-    stage.reports.error = UnknownTopic("no such topic")
+    stage.reports.deleted = True
     with pytest.raises(UnknownTopic) as caught:
         stage.rows([1])
     assert caught.value.topic == "model"
