@@ -1,6 +1,7 @@
 """Rows of 64 floats: gradients applied a second through the stream, rows looked up a second, and how fresh they are.
 
-Beside each stands what the machine does by itself (`raw_rows.py`), and a Redis where there is one (`redis_rows.py`), in the same rounds.
+Beside each stands what the machine does by itself (`raw_rows.py`), what two hops over ZeroMQ alone carry of the same bytes
+(`raw_zmq.py`), and a Redis where there is one (`redis_rows.py`), in the same rounds.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from numpy.typing import NDArray
 
 import paramstream as ps
 from paramstream.cli.standing import favour_small_events, keep_freed_memory
+from paramstream.events.limits import MAX_CHUNK_BYTES
 
 from .processes import DEADLINE_S, Process, broker_process, medians, percentile
 from .raw_rows import Floats, Keys, RawTable, keys_of
+from .raw_zmq import RawRelay
 from .redis_rows import RedisRows, redis_server
 
+TRANSPORT = "ipc"
 TOPIC, TABLE, PROBES = "rows", "rows", "probes"
 DIM = 64
-ROW_NBYTES = 4 * DIM
+KEY_NBYTES, ROW_NBYTES = 8, 4 * DIM
 LOG_LIMIT_BYTES = 16 << 30
 RATE = 1e-3
 ZIPF = 0.99
@@ -54,7 +58,7 @@ class Size:
 
 FULL = Size(4 << 20, 1 << 16, 8, 7, 5.0)
 QUICK = Size(1 << 19, 1 << 16, 4, 3, 1.5)
-TINY = Size(1 << 12, 1 << 9, 2, 1, 0.2)
+TINY = Size(1 << 12, 1 << 12, 2, 1, 0.2)
 """For a test: says nothing."""
 
 
@@ -65,7 +69,7 @@ def run(quick: bool = False) -> dict[str, object]:
 
 def measure(size: Size) -> dict[str, object]:
     with ExitStack() as opened:
-        endpoint, broker_pid = opened.enter_context(broker_process("ipc", log_limit_bytes=LOG_LIMIT_BYTES))
+        endpoint, broker_pid = opened.enter_context(broker_process(TRANSPORT, log_limit_bytes=LOG_LIMIT_BYTES))
         client = opened.enter_context(ps.connect(endpoint))
         client.create_topic(TOPIC)
         client.create_table(TOPIC, TABLE, dim=DIM, optimizer=ps.SGD(RATE))
@@ -75,7 +79,8 @@ def measure(size: Size) -> dict[str, object]:
         program = redis_server()
         redis = opened.enter_context(RedisRows(program)) if program else None
         keys = keys_of(size.rows)
-        bench = Bench(size, keys, RawTable(keys, DIM), publisher, replica, redis, broker_pid)
+        relay = opened.enter_context(RawRelay(TRANSPORT, MAX_CHUNK_BYTES))
+        bench = Bench(size, keys, RawTable(keys, DIM), publisher, replica, relay, redis, broker_pid)
         bench.fill()
         bench.round("uniform")  # The first ones pay for what is made on first use.
         rounds = [bench.round("uniform") | bench.round("zipf") for _ in range(size.rounds)]
@@ -90,11 +95,11 @@ class Bench:
     """One round after another over the same table."""
 
     def __init__(
-        self, size: Size, keys: Keys, raw: RawTable, publisher: ps.Publisher, replica: Process, redis: RedisRows | None,
-        broker_pid: int,
+        self, size: Size, keys: Keys, raw: RawTable, publisher: ps.Publisher, replica: Process, relay: RawRelay,
+        redis: RedisRows | None, broker_pid: int,
     ) -> None:  # fmt: skip
         self._size, self._keys, self._raw = size, keys, raw
-        self._publisher, self._replica, self._redis = publisher, replica, redis
+        self._publisher, self._replica, self._relay, self._redis = publisher, replica, relay, redis
         self._pids = {"publisher": os.getpid(), "broker": broker_pid, "replica": int(replica.said)}
         self._chance = np.random.default_rng(0)
         weights = np.arange(1, size.rows + 1, dtype=np.float64) ** -ZIPF
@@ -125,6 +130,7 @@ class Bench:
         ]
         applied_s = self._replica.ask(("seen", str(receipts[-1].vector))) - began
         cpu = {name: (after - before[name]) / rows * 1e6 for name, after in self._cpu_s().items()}
+        relayed_s = self._relay.seconds(rows * (KEY_NBYTES + ROW_NBYTES) // MAX_CHUNK_BYTES * MAX_CHUNK_BYTES)
         raw_s = sum(self._raw.scatter_add_s(slots, gradients) for slots in batches)
         looked_s = self._replica.ask(("lookup", [self._keys[slots] for slots in batches]))
         out = np.empty_like(gradients)
@@ -132,6 +138,7 @@ class Bench:
         figures = {
             "applied_mrows_s": rows / applied_s / 1e6, "scatter_add_mrows_s": rows / raw_s / 1e6,
             "applied_share": raw_s / applied_s,
+            "relay_mrows_s": rows / relayed_s / 1e6, "applied_share_of_relay": relayed_s / applied_s,
             "lookup_mrows_s": rows / looked_s / 1e6, "gather_mrows_s": rows / gathered_s / 1e6,
             "lookup_share": gathered_s / looked_s,
         }  # fmt: skip
