@@ -184,8 +184,11 @@ class EntryTable:
         `StorageFull`, with nothing changed, if the budget has no room.
         """
         held = self._hold(key)
-        if held is None or entry.position > held.position:
-            self._replace(key, held, entry, forced=False)
+        try:
+            if held is None or entry.position > held.position:
+                self._replace(key, held, entry, forced=False)
+        finally:
+            self._changing = None
         return held
 
     def delete(self, key: bytes, position: int) -> Entry | None:
@@ -197,6 +200,7 @@ class EntryTable:
         held = self._hold(key)
         if held is not None and position > held.position:
             self._replace(key, held, None, forced=False)
+        self._changing = None
         return held
 
     def remove_expired(self, time: int) -> list[tuple[bytes, Entry]]:
@@ -241,7 +245,7 @@ class EntryTable:
         self._budget.refund(nbytes)
 
     def _hold(self, key: bytes) -> Entry | None:
-        """What is held under `key`, which does not move from here on until it is changed or another one is held."""
+        """What is held under `key`, which does not move from here on until `_changing` is another one."""
         if self._spill is not None:
             with self._moves:
                 self._changing = key

@@ -313,7 +313,10 @@ class TierFile:
     def _grow(self, handle: int, growth: int) -> None:
         self._folder.budget.charge(growth)
         try:
-            os.posix_fallocate(handle, self._nbytes, growth)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, self._nbytes, growth)
+            else:
+                os.ftruncate(handle, self._nbytes + growth)
         except OSError as error:
             # Some file systems keep what they had found by then.
             os.ftruncate(handle, self._nbytes)
