@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +58,15 @@ LOG_SHARE = 16
 
 RETRY_S = (1.0, 60.0)
 """First and longest pause after a failure; it doubles with each one, so that a full disk costs little."""
+
+MEMORY_SHARE = 0.75
+"""A topic's state takes at most this part of the machine's memory, and then goes to disk."""
+
+TIERS = "tiers"
+"""Under the keeper's folder: what of its replicas' state lies on disk. It is of no use to anybody else, or to the next process."""
+
+SSD = "1TiB"
+"""The disk itself is the limit."""
 
 ANSWER_S = 10.0
 SNAPSHOT_S = 600.0
@@ -261,7 +271,7 @@ class Keeping:
         failed: ParamstreamError | None = None
         for start, seeds in self._ways(topic.record, described):
             try:
-                topic.store = TieredStore(dram="1TiB")
+                topic.store = self._store(topic.record)
                 topic.replica = self._make(topic.record, start, seeds, topic.store)
             except (LogTruncated, CorruptLog, EventLost) as error:
                 topic.close()
@@ -270,6 +280,12 @@ class Keeping:
                 return topic.replica
         assert failed is not None
         raise failed
+
+    def _store(self, record: TopicRecord) -> TieredStore:
+        """Memory as far as the machine has it to spare, then the disk on which the snapshots are: a table may be larger than memory."""
+        return TieredStore(
+            int(_memory_bytes() * MEMORY_SHARE), ssd=f"{self._folder / TIERS / f'{record.id:016x}'}:{SSD}"
+        )
 
     def _ways(self, record: TopicRecord, described: Sequence[PartitionRecord]) -> Iterator[tuple[str, list[Seed]]]:
         """How its replica may begin: with its own last state; with what the log and the announced snapshots have; with what
@@ -305,6 +321,10 @@ class Keeping:
 
     def _make_link(self, handler: Handler, hello: Callable[[], Hello], name: str) -> Link:
         return Link([self._endpoint], handler, hello, name)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _state(record: TopicRecord) -> list[PartitionId]:

@@ -19,7 +19,8 @@ from paramstream.consumers.replica import Replica
 from paramstream.consumers.rows import Tables
 from paramstream.consumers.snapshots import taking
 from paramstream.consumers.snapshots.row_pages import encode_rows
-from paramstream.errors import CorruptLog
+from paramstream.consumers.snapshots.verifying import verify_snapshots
+from paramstream.errors import CorruptLog, LogTruncated
 from paramstream.events.kinds import Gradients, Table
 from paramstream.tiers.rows import batch as batches
 from paramstream.tiers.rows.batch import RowBatch
@@ -35,10 +36,10 @@ class RowWorld(World):
         super().__init__(root, **settings)
         self.stores: list[TieredStore] = []
 
-    def replica(self, start: str = "latest", **options: object) -> Replica:
+    def replica(self, start: str = "latest", store: TieredStore | None = None, **options: object) -> Replica:
         # A definition is applied once it is durable.
         self.broker.durable = {p: writer.position for p, writer in self.broker.writers.items()}
-        self.stores.append(TieredStore("64MiB"))
+        self.stores.append(TieredStore("64MiB") if store is None else store)
         return super().replica(start, store=self.stores[-1], **options)
 
     def rows(self, at: int = -1) -> dict[tuple[int, str], list[tuple[bytes, ...]]]:
@@ -217,6 +218,7 @@ def test_a_flipped_bit_in_a_file_of_rows_is_named_and_the_snapshot_before_is_use
     path = newest.path / "rows-0-0-0000.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert [flaw[0] for check in verify_snapshots(world.root) for flaw in check.flaws] == [path]
     world.restarted()
     world.settle()
     assert world.rows() == expected
@@ -237,6 +239,33 @@ def test_a_table_that_a_damaged_copy_defined_otherwise_is_that_of_the_copy_befor
         tables.begin_with(state.partition, [Defined(table, 4, 4)], [("users", rows)])
         (found,) = store.row_tables(state.partition)["users"].scan()
         assert (found.kind, found.state.tolist()) == ("adagrad", rows.state.tolist())
+
+
+def test_a_table_larger_than_memory_is_copied_and_a_row_evicted_and_then_deleted_stays_away_L09(
+    world: RowWorld, tmp_path: Path
+) -> None:
+    state, table, dram, rows = world.broker.state, table_of("users", "adagrad", dim=16), 4 << 20, 40_000
+    state.write(table)
+    write_rows(state, table, [-1], 7)
+    for at in range(0, rows, 10_000):
+        write_rows(state, table, range(at, at + 10_000), at)
+    replica = world.replica(store=TieredStore(dram, ssd=f"{tmp_path}/one:64MiB"))
+    world.settle()
+    held = world.stores[-1].row_tables(state.partition)["users"]
+    assert len(held) == rows + 1 and world.stores[-1].usage().held <= dram
+    world.snapshot(replica)
+    delete_rows(state, table, [-1])
+    write_rows(state, table, [5], 1)
+    world.settle()
+    expected = world.rows()
+    # Where the log still has the deletion it is applied again; where it has left, the copy is of no use.
+    world.restarted(store=TieredStore(dram, ssd=f"{tmp_path}/two:64MiB"))
+    world.settle()
+    assert world.rows() == expected and len(expected[0, "users"]) == rows
+    assert world.stores[-1].usage().held <= dram
+    world.broker.starts = {state.partition: state.position}
+    with pytest.raises(LogTruncated):
+        world.restarted()
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 8])
