@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from ..consistency.gate import Ordering
 from ..consistency.position import START
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from .device_rows import DeviceRows
 
 TIMEOUT_S = 30.0
+_T = TypeVar("_T")
 
 
 class Replica:
@@ -399,19 +400,25 @@ class Replica:
         """
         record, flat = self._topic(topic).record, row_keys(table, keys)
         if device is not None:
-            tensor, found = self._on_device.look_up(record, table, flat, device)
+            tensor, found = self._recorded(
+                record, table, flat, lambda: self._on_device.look_up(record, table, flat, device)
+            )
             return (tensor, handed_out(found, "torch")) if return_found else tensor
         values, found = self._looked_up(record, table, flat)
         given = handed_out(values, self._arrays)
         return (given, handed_out(found, self._arrays)) if return_found else given
 
-    def hold_rows(self, table: str, keys: Any, topic: str | None = None) -> AbstractContextManager[Held]:
+    @contextmanager
+    def hold_rows(self, table: str, keys: Any, topic: str | None = None) -> Generator[Held]:
         """The rows of a batch, unchanged while the block lasts: `values[index]` of what is held are those under `keys`, in order.
 
         `values` is the HBM tier's own memory where all rows are there, and else a copy; read it at `index` only, and do not write it.
         Prefetches for other batches go around what is held. Raises as `lookup`.
         """
-        return self._on_device.hold(self._topic(topic).record, table, row_keys(table, keys))
+        record, flat = self._topic(topic).record, row_keys(table, keys)
+        with ExitStack() as block:
+            hold = self._on_device.hold(record, table, flat)
+            yield self._recorded(record, table, flat, lambda: block.enter_context(hold))
 
     def prefetch(self, table: str, keys: Any, topic: str | None = None) -> bool:
         """Rows under `keys` will be looked up soon: they are moved from SSD to DRAM, and to the HBM tier where there is one.
@@ -729,10 +736,14 @@ class Replica:
         return self._resting.value(state, partition, key, entry, mend=self._recorder is None)
 
     def _looked_up(self, record: TopicRecord, table: str, keys: Keys) -> FoundRows:
+        return self._recorded(record, table, keys, lambda: self._rows.look_up(record, table, keys))
+
+    def _recorded(self, record: TopicRecord, table: str, keys: Keys, read: Callable[[], _T]) -> _T:
+        """What `read` gives of the rows under `keys`, and, in a replica that is recorded, of which positions they are."""
         if self._recorder is None:
-            return self._rows.look_up(record, table, keys)
+            return read()
         with self._sink.changed:
-            rows = self._rows.look_up(record, table, keys)
+            rows = read()
             if not self._closed:  # What a close has given back already is no miss.
                 for number, key, position in self._rows.positions(record, table, keys[recorded_rows(keys)]):
                     self._recorder.reads_row((record.id, number), table, key, position)

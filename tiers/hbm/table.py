@@ -279,6 +279,13 @@ class HbmTable:
             self.is_closed = True
             self._slots.clear()
 
+    def drain(self) -> None:
+        """Blocks until the device has read all that was asked for by now."""
+        with self._lock:
+            ending = [done for done, _ in self._ending]
+        for done in ending:
+            done.wait()
+
     # --- the writer -----------------------------------------------------------------------------------------------------------
 
     def bring(self, keys: Keys, *, again: bool = False) -> int:

@@ -200,6 +200,9 @@ class Hbm:
         self._dram.refund(self._staging_bytes + sum(table.host_bytes for table in self._tables))
         for table in self._named.values():
             table.close()
+        for table in self._tables:
+            # The memory may be somebody else's as soon as it is given back.
+            table.drain()
         self._named.clear()
         self._tables.clear()
         self.slab.release()

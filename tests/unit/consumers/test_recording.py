@@ -129,6 +129,20 @@ def test_users_read_the_write_that_a_row_came_from(broker: FakeBroker, history: 
         assert history.reads() == [(row(1), "p/1/4"), (row(1), "p/1/4")]
 
 
+def test_rows_on_a_device_are_read_as_any_others(broker: FakeBroker, history: Recorded) -> None:
+    table, partition = table_of("t", "sgd"), broker.state.partition
+    with TieredStore("16MiB", hbm="64KiB") as store, following(broker, history, store=store) as replica:
+        broker.state.write(table)
+        write_rows(broker.state, table, [1, 2], 1.0)
+        broker.durable[partition] = broker.state.position
+        broker.beat()
+        history.take()
+        replica.lookup("t", [1, 3], device="cpu")
+        assert history.reads() == [(row(1), "p/1/2"), (row(3), None)]
+        with replica.hold_rows("t", [2]):
+            assert history.reads() == [(row(2), "p/1/2")]
+
+
 def test_nothing_is_said_of_rows_that_a_deletion_may_have_spared(broker: FakeBroker, history: Recorded) -> None:
     table = table_of("t", "sgd")
     with following(broker, history) as replica:

@@ -341,3 +341,20 @@ def test_a_table_that_is_gone_gives_its_memory_to_others_once_nobody_reads_it(sm
         assert same(held.values[held.index], small.truth.read(rows)[0])
     assert small.tier.prefetch(heir, np.arange(8, dtype=np.int64)) == 8
     assert small.tier.table((1, "users"), DIM, "float32", small.truth.read) is not small.table
+
+
+def test_memory_that_a_lane_still_reads_is_given_back_after_it_has_N07() -> None:
+    with ThreadLane() as readers:
+        setup = Setup(8, callers=readers)
+        first = np.arange(8, dtype=np.int64)
+        setup.tier.prefetch(setup.table, first)
+        readers.pause()
+        rows, _ = setup.table.lookup(first)
+        closing = threading.Thread(target=setup.tier.close)
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive(), "the slab is gone while it is read"
+        readers.go_on()
+        closing.join(WAIT_SECONDS)
+        assert not closing.is_alive()
+        assert same(rows, setup.truth.read(first)[0])
