@@ -146,6 +146,8 @@ class Keeping:
         self._link = Link([endpoint], self._owner, lambda: Hello(FORMAT), "keeper")
         self._directory = Directory(self._link.request)
         self._error = ""
+        # What a process that was killed has left is of no use, and its topics may be gone.
+        shutil.rmtree(folder / TIERS, ignore_errors=True)
         self._link.start(timeout)
 
     @property
@@ -196,6 +198,7 @@ class Keeping:
             # Deleted while we looked on: nobody will ask for its state.
             with suppress(OSError):
                 shutil.rmtree(topic_folder(self._folder, topic.record.name, topic_id))
+            shutil.rmtree(self._tier(topic.record), ignore_errors=True)
         for topic_id in records.keys() - self._topics.keys():
             self._topics[topic_id] = _Topic(records[topic_id], Kept(now, self._interval_s))
 
@@ -283,9 +286,10 @@ class Keeping:
 
     def _store(self, record: TopicRecord) -> TieredStore:
         """Memory as far as the machine has it to spare, then the disk on which the snapshots are: a table may be larger than memory."""
-        return TieredStore(
-            int(_memory_bytes() * MEMORY_SHARE), ssd=f"{self._folder / TIERS / f'{record.id:016x}'}:{SSD}"
-        )
+        return TieredStore(int(_memory_bytes() * MEMORY_SHARE), ssd=f"{self._tier(record)}:{SSD}")
+
+    def _tier(self, record: TopicRecord) -> Path:
+        return self._folder / TIERS / f"{record.id:016x}"
 
     def _ways(self, record: TopicRecord, described: Sequence[PartitionRecord]) -> Iterator[tuple[str, list[Seed]]]:
         """How its replica may begin: with its own last state; with what the log and the announced snapshots have; with what

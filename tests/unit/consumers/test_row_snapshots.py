@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import safetensors.numpy
 
 from feeding.rows import delete_rows, rows_of, table_of, write_gradients, write_rows
 from feeding.world import World
+from fuzzing import sealing
 from paramstream.consumers.definitions import Defined
 from paramstream.consumers.effects import Deliver, Step
 from paramstream.consumers.replica import Replica
@@ -22,6 +24,7 @@ from paramstream.consumers.snapshots.row_pages import encode_rows
 from paramstream.consumers.snapshots.verifying import verify_snapshots
 from paramstream.errors import CorruptLog, LogTruncated
 from paramstream.events.kinds import Gradients, Table
+from paramstream.events.manifest import decode_manifest
 from paramstream.tiers.rows import batch as batches
 from paramstream.tiers.rows.batch import RowBatch
 from paramstream.tiers.store import TieredStore
@@ -225,6 +228,25 @@ def test_a_flipped_bit_in_a_file_of_rows_is_named_and_the_snapshot_before_is_use
     (before.path / path.name).unlink()
     with pytest.raises(CorruptLog, match="rows-0-0-0000"):
         world.restarted()
+
+
+def test_of_a_snapshot_whose_maker_passed_over_tables_only_the_other_partitions_are_read(tmp_path: Path) -> None:
+    world = RowWorld(tmp_path / "snapshots", partitions=2)
+    try:
+        for number in range(2):
+            world.broker.writers[77, number].put(b"key", b"value")
+        replica = world.replica()
+        world.settle()
+        path, digest = world.snapshot(replica).path / "manifest.json", replica.digest()
+        inner = json.loads(path.read_bytes())["manifest"] | {"format": 1}
+        inner["state"][0] |= {"skipped": 3, "tables": []}
+        found, _ = decode_manifest(sealing.manifest(json.dumps(inner).encode()), "here")
+        # Its log was never cut: whoever reads begins there.
+        assert [state.number for state in found.state] == [1]
+        path.write_bytes(sealing.manifest(json.dumps(inner).encode()))
+        assert world.restarted().digest() == digest
+    finally:
+        world.close()
 
 
 def test_a_table_that_a_damaged_copy_defined_otherwise_is_that_of_the_copy_before(
