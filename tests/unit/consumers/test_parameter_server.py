@@ -145,7 +145,7 @@ def test_a_call_that_lacks_an_event_does_not_count() -> None:
     assert (run.numbers, run.counts) == ([0], {"torn": 1})
 
 
-def test_a_step_that_is_sent_twice_counts_once_and_the_first_one_does() -> None:
+def test_a_step_that_is_sent_twice_counts_once_and_the_first_one_does_I03() -> None:
     run = Run(server())
     run.take([*events_of(ones(1), 1, "a"), *events_of(ones(100), 1, "a"), *events_of(ones(3), 1, "b")])
     assert (w_of(run), run.counts) == ([-1.0, -1.0], {"applied": 2, "repeated": 1})
