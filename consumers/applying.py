@@ -7,6 +7,7 @@ before it confirms the event to the core, `show`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
@@ -209,7 +210,7 @@ class Applier:
         # What the event brings then finds room without waiting for the disk, which it would under the replica's lock.
         self._store.make_room()
         if step.passed or not isinstance(step.frame.payload, Commit):
-            return self._tables.prepare(step.partition, step.frame)
+            return self._prepare_rows(step)
         versions = self.topics[step.partition[0]].versions
         assembly = versions.prepare(step.frame)
         seen = vector().merge(step.stamp.dependencies()).merge({step.partition: step.frame.position})
@@ -368,17 +369,29 @@ class Applier:
             images.undo(position - 1)
             raise
 
+    def _prepare_rows(self, step: Deliver) -> RowChange | None:
+        """The rows come to memory, and where the event may still be lost there is room for what they were: to make it may take the
+        disk, and before any row is held, so that all may leave.
+        """
+        change = self._tables.change_of(step.partition, step.frame)
+        if change is None:
+            return None
+        images, nbytes = self._images[step.partition], 0
+        lasts = self.topics[step.partition[0]].record.persistence != "none"
+        if lasts and step.frame.position > images.durable:
+            nbytes = change.image_limit()
+            images.room_for_rows(nbytes)
+        try:
+            change.table.prepare(change.keys)
+        except BaseException:
+            self._store.refund_staging(nbytes)
+            raise
+        return replace(change, image_nbytes=nbytes)
+
     def _change_rows(self, partition: PartitionId, position: int, change: RowChange) -> None:
-        images = self._images[partition]
-        lasts = self.topics[partition[0]].record.persistence != "none"
-        if not lasts or position <= images.durable:
-            change.apply(position, images=False)
-            return
-        nbytes = change.image_nbytes
-        images.room_for_rows(nbytes)
-        before = change.apply(position, images=True)
-        assert before is not None
-        images.keep_rows(position, change.table, before, nbytes)
+        before = change.apply(position)
+        if before is not None:
+            self._images[partition].keep_rows(position, change.table, before, change.image_nbytes)
 
     def _expire(self, partition: PartitionId, position: int, time: int, images: BeforeImages) -> None:
         for key, entry in self._store.entries(partition).remove_expired(time):

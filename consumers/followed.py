@@ -113,6 +113,8 @@ class Followed:
     sent_s: float = 0.0
     suspect: int = -1
     """Where an event could not be decoded that is being fetched once more: the position before it."""
+    must_last: int = 0
+    """The event at this position is offered once it can no longer be lost."""
     hold: Hold | None = None
     passing: Passing | None = None
     start: int = field(init=False)

@@ -13,6 +13,7 @@ from ..consistency.position import epoch_of, show
 from ..consistency.vector import PartitionId, VersionVector
 from ..errors import (
     CorruptLog,
+    CorruptTier,
     EventLost,
     Fenced,
     LogTruncated,
@@ -169,19 +170,32 @@ class ReplicaSink:
 
     def _deliver(self, step: Deliver) -> None:
         try:
-            sealed = self._applier.prepare(step, self._closed_vector)
+            prepared = self._applier.prepare(step, self._closed_vector)
         except Missing as missing:
             self._fetch_missing(step, missing)
             return
-        except (StorageFull, CorruptLog) as error:
+        except StorageFull as error:
+            self._has_no_room(step, error)
+            return
+        except (CorruptLog, CorruptTier) as error:
             self._stop(step.partition, error)
             return
         try:
             with self.changed:
-                self._applier.show(step, sealed)
+                self._applier.show(step, prepared)
                 self._confirm(step)
         except StorageFull as error:
-            self._stop(step.partition, error)
+            self._has_no_room(step, error)
+
+    def _has_no_room(self, step: Deliver, error: StorageFull) -> None:
+        """What could still be lost needs room for what it replaces, and what came before it holds some for the same reason: until it is
+        durable it waits. If there is none then, its partition stops until there is.
+        """
+        is_state = step.partition != self._applier.topics[step.partition[0]].weight_partition
+        with self.changed:
+            if is_state and self._core.wait_until_durable(step.partition):
+                return
+        self._stop(step.partition, error)
 
     def _confirm(self, step: Step) -> None:
         """Under the lock, with what the step changed: whoever sees the new position finds it recorded too."""

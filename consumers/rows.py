@@ -37,16 +37,18 @@ class RowChange:
     """(count,), as they came: they may repeat."""
     values: npt.NDArray[Any]
     """(count, dim) of the table's dtype: rows or gradients. A deletion has none."""
+    image_nbytes: int = 0
+    """What is charged for the rows before it. 0: no image of them is wanted."""
 
-    @property
-    def image_nbytes(self) -> int:
-        """The most that the rows before it can take."""
+    def image_limit(self) -> int:
+        """The most bytes that an image of the rows before it can take."""
         spec = self.table.spec
         row = spec.dim * spec.value_dtype.itemsize + spec.state_width * spec.accumulate_dtype.itemsize
         return len(self.keys) * (2 * ROW_KEY_BYTES + row)
 
-    def apply(self, position: int, *, images: bool) -> RowBatch | None:
-        """Change memory only, as `RowTable.prepare` made sure; the rows before it, if they are asked for."""
+    def apply(self, position: int) -> RowBatch | None:
+        """Change memory only, as `RowTable.prepare` made sure; the rows before it, if they are wanted."""
+        images = self.image_nbytes > 0
         match self.payload:
             case Rows():
                 return self.table.write(self.keys, self.values, position, images=images)
@@ -69,7 +71,7 @@ class Tables:
         return self._defined.get(partition, NO_TABLES)
 
     def define(self, partition: PartitionId, definition: Table, position: int) -> None:
-        """As `prepare` let it pass. Raises `StorageFull` with nothing changed."""
+        """As `change_of` let it pass. Raises `StorageFull` with nothing changed."""
         known = self.of(partition)
         before = known.get(definition.table)
         defined = Defined.after(before, definition, position)
@@ -81,20 +83,16 @@ class Tables:
             self._store.rows(partition, definition.table, spec_of(definition)).alter(spec_of(definition))
         self._defined[partition] = {**known, definition.table: defined}
 
-    def prepare(self, partition: PartitionId, frame: EventFrame) -> RowChange | None:
-        """What the event does to rows, which are in memory from here on until it is done. May read disks.
-
-        Raises `StorageFull`, `CorruptLog` where the event does not fit its table (brokers see to it; a log may have been written by
-        something else), or what the tiers raise.
+    def change_of(self, partition: PartitionId, frame: EventFrame) -> RowChange | None:
+        """What the event does to rows, if anything. Raises `CorruptLog` where it does not fit its table: brokers see to it, but a log may
+        have been written by something else.
         """
         payload = frame.payload
         if isinstance(payload, Table):
             self._check(partition, payload, frame.position)
         if not isinstance(payload, Rows | Gradients | DeleteRows):
             return None
-        change = self._change(partition, payload, frame)
-        change.table.prepare(change.keys)
-        return change
+        return self._change(partition, payload, frame)
 
     def begin_with(
         self, partition: PartitionId, tables: Iterable[Defined], rows: Iterable[tuple[str, RowBatch]]

@@ -21,7 +21,7 @@ from ..consistency.position import START, epoch_of, offset_of, show
 from ..consistency.vector import EMPTY, PartitionId, VersionVector
 from ..errors import CorruptLog, EventLost, InvalidEvent, LogTruncated, ParamstreamError
 from ..events.codec import EventFrame, decode_event, read_prefix
-from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind, Payload, Table
+from ..events.kinds import LOG_ONLY_KINDS, Epoch, Kind, Table
 from ..events.limits import MAX_EVENT_BYTES
 from ..events.validate import check_payload
 from ..transport.messages import Demoted, Fetched, Following, Heartbeat
@@ -173,6 +173,20 @@ class SubscriptionCore:
         state.hold = Hold(after or state.start, state.queue[0].position)
         self._ready.pop(partition, None)
         self._send_refetch(state, state.hold)
+
+    def wait_until_durable(self, partition: PartitionId) -> bool:
+        """The shell has no room for what it would have to take back of the event offered: it is offered again once it can no longer be
+        lost. False where it cannot be lost as it is.
+        """
+        assert self._offered is not None and self._offered.partition == partition
+        state = self._followed[partition]
+        position = state.queue[0].position
+        if self._is_durable(state, position):
+            return False
+        self._offered = None
+        state.must_last = position
+        self._ready.pop(partition, None)
+        return True
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
@@ -429,7 +443,7 @@ class SubscriptionCore:
         partition, payload = state.partition, head.frame.payload
         passing, stamp = state.passing, head.stamp
         is_passed = passing is not None and passing.passes(head.position)
-        if self._must_last(payload) and not is_passed and not self._is_durable(state, head.position):
+        if self._must_last(state, head) and not is_passed and not self._is_durable(state, head.position):
             return None
         if isinstance(payload, Epoch):
             return EpochBegan(partition, head.position, payload.previous_end, head.frame.time)
@@ -453,11 +467,11 @@ class SubscriptionCore:
         epoch = epoch_of(position)
         return epoch < epoch_of(state.durable) and position <= (self._gate.end_of(state.partition, epoch) or START)
 
-    def _must_last(self, payload: Payload) -> bool:
+    def _must_last(self, state: Followed, head: Held) -> bool:
         """It is offered only once it can no longer be lost. So is every definition of a table: one of another kind of optimizer starts the
         state of all rows anew, and nobody could keep a before-image of that.
         """
-        return self.durable_only or isinstance(payload, Table)
+        return self.durable_only or isinstance(head.frame.payload, Table) or head.position == state.must_last
 
     def _begin_jump(self, state: Followed, jump: Jump) -> None:
         assert state.passing is not None
@@ -587,7 +601,7 @@ class SubscriptionCore:
 
     def _note_heads(self, state: Followed, accepted: int, durable: int) -> None:
         state.accepted, state.durable, state.heard = accepted, durable, True
-        if state.queue and self._must_last(state.queue[0].frame.payload):
+        if state.queue and self._must_last(state, state.queue[0]):
             self._ready[state.partition] = None
         self._tell_durable(state)
 

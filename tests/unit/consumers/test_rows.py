@@ -374,6 +374,29 @@ def test_a_digest_is_over_rows_state_and_shape_and_not_over_how_they_came_there(
 # --- what goes wrong -------------------------------------------------------------------------------------------------------------
 
 
+def test_rows_that_have_no_room_for_what_they_replace_wait_until_they_are_durable(broker: FakeBroker) -> None:
+    table = table_of(ps.SGD(1.0))
+    with ps.TieredStore(dram="1MiB") as store, follow(broker, store=store) as replica:
+        define(broker, table)
+        write_rows(broker.state, table, range(2000), 5.0)
+        settle(broker)
+        store.charge_staging(store.usage().available_bytes - 2000 * (2 * 8 + 4 * DIM) - 100)
+        for value in (6.0, 7.0, 8.0):
+            write_rows(broker.state, table, range(2000), value)
+            broker.settle()
+        # The first of them has its image, and takes the room.
+        assert (replica.vector["model", 0], replica.status().stopped) == (broker.state.position - 2, {})
+        assert found_in(replica, [1]) == ([[6.0] * DIM], [True])
+        settle(broker)
+        assert found_in(replica, [1]) == ([[8.0] * DIM], [True])
+        for value in (9.0, 10.0):
+            write_rows(broker.state, table, range(2000), value)
+            broker.settle()
+        broker.state.open_epoch(end=broker.state.position - 2)
+        broker.settle()
+        assert found_in(replica, [1]) == ([[8.0] * DIM], [True])
+
+
 def test_rows_without_room_stop_their_partition_and_go_on_when_there_is_some(broker: FakeBroker) -> None:
     store = ps.TieredStore(dram="1MiB")
     with follow(broker, store=store) as replica:

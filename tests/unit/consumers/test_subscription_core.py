@@ -249,6 +249,32 @@ def test_what_stands_in_an_epoch_whose_end_is_known_is_durable_while_it_is_appli
     assert Durable(writer.partition, later) in give(core, record)
 
 
+def test_what_waits_until_it_is_durable_is_offered_then_and_holds_up_its_partition_alone() -> None:
+    first, second = writers(2)
+    core = core_of([first, second])
+    give(core, *first.log.values(), *second.log.values())
+    for name in (b"1", b"2"):
+        core.event(memoryview(first.put(name, b"")))
+    core.event(memoryview(second.put(b"other", b"")))
+    seen: list[bytes] = []
+    for effect in core.steps():
+        assert isinstance(effect, Deliver)
+        (name,) = keys([effect])
+        seen.append(name)
+        if name != b"1":
+            core.confirm(effect)
+        else:
+            assert core.wait_until_durable(first.partition)
+    assert seen == [b"1", b"other"]
+    heads = Heads(*first.partition, first.position, first.position - 1, first.position, 0)
+    core.heartbeat(Heartbeat((heads,)))
+    effects = core.steps()
+    again = next(effect for effect in effects if isinstance(effect, Deliver))
+    assert keys([again]) == [b"1"] and not core.wait_until_durable(first.partition)
+    core.confirm(again)
+    assert keys(run(core)) == [b"2"]
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["one_at_a_time", "as_one_batch"])
 def test_a_chain_over_partitions_drains_in_every_order_of_arrival_H01(batch: bool) -> None:
     chain = writers(5)
