@@ -25,7 +25,7 @@ LOST: Final = 5
 """Coming, and dropped before it arrived."""
 
 SLOT_BYTES: Final = 10
-"""Of each slot: its key, its state, and whether it was used. Beside them, what the policy and the index keep."""
+"""Of each slot: its key, its state, and whether it is wanted. Beside them, what the policy and the index keep."""
 
 Keys = NDArray[np.int64]
 Places = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Slots:
         self._policy = EvictionPolicy()
         self._keys = np.empty(0, np.int64)
         self._state = np.empty(0, np.uint8)
-        self._used = np.empty(0, np.bool_)
+        self._wanted = np.empty(0, np.bool_)
         self._free: list[Places] = []
         self.free = 0
         """Slots that a key can be given."""
@@ -110,7 +110,7 @@ class Slots:
         """Readers use these ready slots (unique), until `unpin`: they keep their rows and bytes. Counts as use."""
         self._policy.pin(slots)
         self._policy.touch(slots)
-        self._used[slots] = True
+        self._wanted[slots] = True
 
     def unpin(self, slots: Places) -> None:
         """Undoes one `pin` of each."""
@@ -151,19 +151,21 @@ class Slots:
         self._index.insert(keys[:count], slots)
         return slots
 
-    def arrive(self, slots: Places, there: NDArray[np.bool_], *, used: bool = False) -> Places:
+    def arrive(self, slots: Places, there: NDArray[np.bool_], *, again: bool = False) -> Places:
         """The bytes of reserved slots are in place, where `there`: they are ready, or free where nothing came or it was dropped.
 
-        Returns those that are ready. `used`: they were in use before, which protects them as one use does.
+        Returns those that are ready. `again`: they were used before, and changed. That protects them as one use does, and when
+        they change again they are worth having only if they were used in between. Who came because somebody wants it is worth
+        having after a change in any case.
         """
         lost = self._state[slots] == LOST
         self._index.remove(self._keys[slots[~lost & ~there]])
         ready: Places = slots[~lost & there]
         self._release(slots[lost | ~there])
         self._state[ready] = READY
-        self._used[ready] = False
+        self._wanted[ready] = not again
         self._policy.admit(ready, self._keys[ready])
-        if used:
+        if again:
             self._policy.touch(ready)
         self.ready += len(ready)
         return ready
@@ -171,7 +173,9 @@ class Slots:
     # --- who changes rows -------------------------------------------------------------------------------------------------------
 
     def drop(self, keys: Keys) -> Keys:
-        """Forgets rows, whatever their state; keys may repeat and need not be held. Returns those worth having again: they were used, or coming."""
+        """Forgets rows, whatever their state; keys may repeat and need not be held. Returns those worth having again:
+        they were coming, or used since they came, or came because somebody wanted them.
+        """
         slots = np.unique(self._index.find(keys))
         slots = slots[np.searchsorted(slots, 0) :]
         self._index.remove(self._keys[slots])
@@ -183,7 +187,7 @@ class Slots:
         self._policy.forget(ready[~pinned])
         self._release(ready[~pinned])
         self.ready -= len(ready)
-        again: Keys = self._keys[np.concatenate([coming, ready[self._used[ready]]])]
+        again: Keys = self._keys[np.concatenate([coming, ready[self._wanted[ready]]])]
         return again
 
     def clear(self) -> None:
@@ -201,7 +205,7 @@ class Slots:
     def _extend(self, more: int) -> None:
         self._keys = np.concatenate([self._keys, np.zeros(more, np.int64)])
         self._state = np.concatenate([self._state, np.full(more, AWAY, np.uint8)])
-        self._used = np.concatenate([self._used, np.zeros(more, np.bool_)])
+        self._wanted = np.concatenate([self._wanted, np.zeros(more, np.bool_)])
         self._policy.grow(len(self._keys))
 
     def _release(self, slots: Places) -> None:

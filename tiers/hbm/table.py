@@ -45,7 +45,7 @@ class HbmCounters:
     dropped: int = 0
     """Rows dropped because they changed below."""
     refreshed: int = 0
-    """Of those: asked for again, because they had been used."""
+    """Of those: asked for again, because somebody wanted them."""
     passed: int = 0
     """Rows not brought in, because all slots were in use, or too many others were asked for."""
     failures: int = 0
@@ -68,7 +68,7 @@ class Owner(Protocol):
     @property
     def callers_lane(self) -> Lane: ...
     def ask(self, table: HbmTable, keys: Keys, *, again: bool = False) -> bool:
-        """Rows are wanted (`again`: they were there and used); the writer brings them when it can. False where it has too much
+        """Rows are wanted (`again`: they were there, and have changed); the writer brings them when it can. False where it has too much
         to do. Never waits.
         """
         ...
@@ -291,7 +291,7 @@ class HbmTable:
     def bring(self, keys: Keys, *, again: bool = False) -> int:
         """Brings rows in that are not there and exist below, evicting others; how many. By the tier's writer alone.
 
-        `again`: they were there and were used before they changed, which counts as a use.
+        `again`: they were there, and have changed.
         """
         with self._lock:
             self._end_what_is_done()
@@ -316,7 +316,7 @@ class HbmTable:
         finally:
             # Readers find a row only when its bytes are in the device's memory for good: any stream may read them then.
             with self._lock:
-                ready = self._slots.arrive(slots, there, used=again)
+                ready = self._slots.arrive(slots, there, again=again)
                 self._count(promotions=len(ready))
         return len(ready)
 

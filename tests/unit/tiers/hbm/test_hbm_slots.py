@@ -60,13 +60,13 @@ class SlotSteps(RuleBasedStateMachine):
             assert slot not in in_use - self.free_slots()
             self.coming[key] = slot
 
-    @rule(there=st.lists(st.booleans(), min_size=16, max_size=16), used=st.booleans())
-    def arrive(self, there: list[bool], used: bool) -> None:
+    @rule(there=st.lists(st.booleans(), min_size=16, max_size=16), again=st.booleans())
+    def arrive(self, there: list[bool], again: bool) -> None:
         """All that is on its way comes, or not; what was dropped meanwhile is kept under its slot in `lost`."""
         coming = {**self.coming, **{-1 - slot: slot for slot in self.lost}}
         slots = ints(list(coming.values()))
         is_there = np.array(there[: len(slots)], np.bool_)
-        ready = self.slots.arrive(slots, is_there, used=used)
+        ready = self.slots.arrive(slots, is_there, again=again)
         for (key, slot), came in zip(coming.items(), is_there.tolist(), strict=True):
             assert (slot in ready) == (came and key >= 0)
             if slot in ready:

@@ -114,12 +114,20 @@ def test_a_change_below_is_seen_by_the_next_lookup_and_the_row_comes_again(small
     assert small.table.counters().refreshed == 1
 
 
-def test_a_row_that_nobody_read_since_it_came_is_not_refreshed(small: Setup) -> None:
-    assert small.tier.prefetch(small.table, keys_of(1)) == 1
-    small.truth.write(keys_of(1), 0.25)
+def test_a_row_that_changes_comes_again_once_and_then_only_if_it_is_read(small: Setup) -> None:
+    small.table.lookup(keys_of(1))
     small.tier.settle()
-    assert len(small.table) == 0
-    assert small.table.counters().dropped == 1
+    for change, comes_again in enumerate((True, False), 1):
+        small.truth.write(keys_of(1), change / 4)
+        small.tier.settle()
+        assert len(small.table) == comes_again
+    small.table.lookup(keys_of(1))
+    small.tier.settle()
+    for change in range(3, 8):
+        small.truth.write(keys_of(1), change / 4)
+        small.tier.settle()
+        assert small.resident(keys_of(1)), "read after each change, as in training"
+    assert small.table.counters().dropped == 7
 
 
 def test_a_row_that_was_used_before_it_changed_outlives_rows_that_nobody_asked_for(small: Setup) -> None:
