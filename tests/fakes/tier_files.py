@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paramstream.tiers.budget import Budget
@@ -24,6 +24,8 @@ class FaultyFile:
         self.fail_writes = 0
         """So many of the next writes fail, half-way."""
         self.fail_reads = 0
+        self.before_read: Callable[[], None] = lambda: None
+        """Called before each read: may wait."""
         self.is_closed = False
         self._budget = budget
 
@@ -49,6 +51,7 @@ class FaultyFile:
         self.data[offset : offset + data.nbytes] = data
 
     def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None:
+        self.before_read()
         assert not self.is_closed
         for buffer, offset in pieces:
             self.reads.append((offset, buffer.nbytes))

@@ -101,8 +101,9 @@ def choose(
     Ends: a slot without a pin loses a use at each turn of its own, so it is chosen within as many rounds as uses can be saved up.
     """
     found = 0
+    passed = 0  # Slots with a pin at the new end of the main queue. Where it has no others, the short queue gives what it has.
     while found < len(chosen):
-        held = 1 if counts[1] * short_share > counts[1] + counts[2] or counts[2] == 0 else 2
+        held = 1 if counts[1] * short_share > counts[1] + counts[2] or passed >= counts[2] else 2
         at = newer[held - 1]
         slot = at - 2
         newer[older[at]] = newer[at]
@@ -115,6 +116,9 @@ def choose(
             continue
         if pins[slot] == 0:
             uses[slot] = 0 if held == 1 else uses[slot] - 1
+            passed = 0
+        else:
+            passed += 1
         newest = older[1]
         newer[newest] = at
         older[at] = newest

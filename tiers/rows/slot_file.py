@@ -20,7 +20,7 @@ from ...errors import CorruptTier, StorageFull
 from ..budget import Budget
 from .slots import SlotLayout, Words
 
-_LEAST_GROWTH_BYTES: Final = 1 << 20
+_LEAST_GROWTH_BYTES: Final = 256 << 10
 _MOST_GROWTH_BYTES: Final = 64 << 20
 _GROWTH_SHARE: Final = 8
 """A file grows by an eighth of itself, within the two bounds."""
@@ -84,6 +84,11 @@ class SlotFile:
     def nbytes(self) -> int:
         """Bytes of the file, charged to the tier."""
         return self._file.nbytes
+
+    @property
+    def slots(self) -> int:
+        """Slots that the file has."""
+        return len(self._taken)
 
     @property
     def used(self) -> int:
@@ -182,6 +187,8 @@ class SlotFile:
         return picked
 
     def _damaged(self, slots: Ints, keys: Ints, why: str) -> CorruptTier:
+        order = np.argsort(slots)
+        slots, keys = slots[order], keys[order]
         some = ", ".join(
             f"key {key} in slot {slot}" for key, slot in zip(keys[:8].tolist(), slots[:8].tolist(), strict=True)
         )

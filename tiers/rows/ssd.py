@@ -60,7 +60,12 @@ class SsdRows:
         return sum(file.nbytes for file in list(self._files.values()))
 
     @property
-    def slots(self) -> int:
+    def note_bytes(self) -> int:
+        """Bytes of DRAM that are charged for notes about slots."""
+        return sum(file.slots for file in list(self._files.values()))
+
+    @property
+    def rows(self) -> int:
         """Slots that hold a row: of rows that lie nowhere else, and of those that have the same bytes in DRAM."""
         return sum(file.held for file in list(self._files.values()))
 

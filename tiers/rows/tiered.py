@@ -51,6 +51,10 @@ class TieredRowTable(RowTable):
             return RowCounters(self._dram_hits, self._misses, self._tiers.counts)
 
     @property
+    def nbytes(self) -> int:
+        return super().nbytes + self._tiers.ssd.note_bytes
+
+    @property
     def error(self) -> StorageFull | CorruptTier | None:
         """Why the last row that was to leave DRAM stayed, until one leaves again, or why one could not be read; None where all is well."""
         return self._tiers.error
@@ -91,6 +95,10 @@ class TieredRowTable(RowTable):
     def unpin(self, keys: Ints) -> None:
         with self._lock:
             self._tiers.unpin_keys(np.unique(self._checked_keys(keys)))
+
+    def demote(self, count: int) -> int:
+        """Moves up to `count` rows down, those whose turn it is. Returns how many left DRAM, which keeps its slots. Blocks for the disk."""
+        return self._tiers.demote(count)
 
     def give_back(self, nbytes: int) -> int:
         """Gives DRAM back to the budget, at least `nbytes` if it can: rows move down. Returns bytes, 0 where nothing can go.
@@ -238,7 +246,7 @@ class TieredRowTable(RowTable):
 
     def _cannot_leave(self, error: StorageFull) -> StorageFull:
         """`error`, with the reason why rows do not make room."""
-        why = self.error.problem if self.error else "those that are left are in use"
+        why = self.error.problem if isinstance(self.error, StorageFull) else "those that are left are in use"
         return StorageFull(f"{error.problem}; no more rows of {self.name!r} can leave: {why}", remedy=error.remedy)
 
     # Under the lock.

@@ -255,6 +255,9 @@ class Tiering:
                     break
                 passed += len(chosen)
                 freed += self._move_down(chosen, may_write=self.counts.failed_writes == failed)
+            # Notes about free slots and slots on SSD are charged when they are taken, even past the limit.
+            if self._budget.held > self._budget.limit:
+                self.give_back(self._budget.held - self._budget.limit)
         return freed
 
     def give_back(self, nbytes: int) -> int:
@@ -320,15 +323,17 @@ class Tiering:
                 self._policy.stay(chosen)
                 return left
             batch = self._dram.batch(chosen)
+        failed = False
         while len(chosen):
             try:
                 addresses = self.ssd.write(batch)
             except StorageFull as error:
                 # There may be room for some of them.
-                half = len(chosen) // 2
+                failed, half = True, len(chosen) // 2
                 self._stay(chosen[half:], error)
                 chosen, batch = chosen[:half], batch.take(np.arange(half))
             else:
+                self.error = self.error if failed else None
                 return left + self._written(chosen, batch, addresses)
         return left
 
@@ -343,7 +348,6 @@ class Tiering:
             self._hand_down(leaves)
             policy.stay(slots)
             self._count(written=int(np.count_nonzero(is_same)), bytes_written=batch.nbytes)
-            self.error = None
         self.ssd.free(addresses[~is_same])
         return len(leaves)
 
@@ -376,12 +380,24 @@ class Tiering:
             # Somebody else may have brought it up, or changed or deleted it.
             still = np.flatnonzero(self._dram.find(batch.keys) == _COLD - addresses)
             gone = len(batch) - len(still)
-            for fitting in (still, still[: self._dram.free]) if must or not self.holds_back else ():
+            for fitting in (still, still[: self._room(len(still))]) if must or not self.holds_back else ():
                 try:
                     return gone + len(self.place(batch.take(fitting), addresses[fitting], self.grown))
                 except StorageFull:
                     continue
             return gone
+
+    def _room(self, most: int) -> int:
+        """How many of `most` rows have room in DRAM without others leaving."""
+        spare = int(self._budget.limit * GROW_TO) - self._budget.held
+        low, high = min(self._dram.free, most), most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._dram.growth_bytes(middle, 0) <= spare:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def _batch_for(self, missing: int) -> int:
         return max(missing, self._dram.usable // LOW_WATER_SHARE)

@@ -91,6 +91,17 @@ def test_what_is_pinned_is_never_chosen_and_all_else_can_be() -> None:
     assert len(policy) == policy.evictable == 0
 
 
+@pytest.mark.parametrize("steps", [PLAIN, load_steps()], ids=["plain", "loaded"])
+def test_what_has_no_pin_is_found_behind_a_main_queue_of_pins(steps: Steps) -> None:
+    policy = EvictionPolicy(1000, steps)
+    policy.admit(np.arange(1000), np.arange(1000))
+    policy.pin(np.arange(995))
+    assert sorted(evict(policy, 1000)) == list(range(995, 1000))
+    policy.admit(np.arange(995, 1000), np.arange(2000, 2005))
+    policy.touch(np.arange(990, 1000))
+    assert sorted(evict(policy, 4)) == list(range(995, 999))
+
+
 def test_a_pin_while_a_row_is_leaving_counts_when_it_stays() -> None:
     policy = filled(2)
     chosen = policy.choose(2)
