@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,7 +236,7 @@ class RowTableMachine(RuleBasedStateMachine):
         fresh = np.full(self.spec.state_width, self.spec.initial_state, np.float32)
         return self.model.get(key, Row(first, fresh, 0))
 
-    def _older(self, keys: dict[int, object]) -> list[int]:
+    def _older(self, keys: Iterable[int]) -> list[int]:
         return [key for key in keys if self._held(key).position < self.position]
 
 
@@ -246,7 +247,7 @@ def _keys(batch: list[tuple[int, int]]) -> NDArray[np.int64]:
 def _rows(batch: list[tuple[int, int]]) -> NDArray[np.float32]:
     """A row for each number, of which no two columns are alike."""
     numbers = np.array([number for _, number in batch], np.float32).reshape(-1, 1)
-    return numbers / np.array([1, 3, 7], np.float32)
+    return np.divide(numbers, np.array([1, 3, 7], np.float32), dtype=np.float32)
 
 
 TestRowTable = RowTableMachine.TestCase
