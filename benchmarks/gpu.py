@@ -41,8 +41,8 @@ def run(quick: bool = False) -> dict[str, object]:
     batch = rows // 8
     with_rows = _Tiers(rows, batch, device)
     try:
-        checked = with_rows.check_bits(rounds=8 if quick else 40)
-        checked += _check_streams(with_rows, 20 if quick else STREAM_ROUNDS)
+        checked = with_rows.check_bits(rounds=4 if quick else 40)
+        checked += _check_streams(with_rows, 8 if quick else STREAM_ROUNDS)
         results: dict[str, object] = {
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "rows_equal_bit_for_bit": checked,

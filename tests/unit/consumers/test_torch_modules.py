@@ -125,7 +125,7 @@ def test_a_bag_learns_what_the_one_of_torch_learns(mode: str) -> None:
 bags = st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     bags=bags, mode=st.sampled_from(["sum", "mean", "max"]), padding=st.none() | st.integers(0, 5), last=st.booleans()
 )

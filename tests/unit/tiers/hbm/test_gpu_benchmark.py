@@ -14,7 +14,7 @@ gpu: Any = importlib.import_module("paramstream.benchmarks.gpu")
 
 def test_the_script_checks_bits_and_times_swaps_on_whatever_device_there_is() -> None:
     found = gpu.run(quick=True)
-    assert found["rows_equal_bit_for_bit"] > 40_000
+    assert found["rows_equal_bit_for_bit"] > 20_000
     assert found["rows_evicted"] > 0
     assert all(found[figure] > 0 for figure in found if figure.endswith("_s"))
     if not torch.cuda.is_available():
