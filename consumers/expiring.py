@@ -83,8 +83,7 @@ class Expiring:
 
         Raises what deleting raises, and `StorageFull` or `CorruptLog` where the marks cannot be saved: the next step tries again.
         """
-        for partition in self._expiring():
-            self._look(partition)
+        self._look()
         if clock() >= self._next_at:
             began = clock()
             for partition in partitions:
@@ -102,22 +101,22 @@ class Expiring:
             except ParamstreamError as error:
                 _log.warning("rows of %s will expire later: %s", self._topic, error)
 
-    def _expiring(self) -> list[PartitionId]:
-        """The partitions with tables whose rows expire."""
-        return [p for p in self._core.partitions() if p[0] == self._id and self._tables(p)]
-
     def _tables(self, partition: PartitionId) -> list[Defined]:
         tables = self._applier.tables(partition).values()
         return [defined for defined in tables if defined.definition.expire_after_ns is not None]
 
-    def _look(self, partition: PartitionId) -> None:
-        marks = self._marks.setdefault(partition[1], TimeMarks())
+    def _look(self) -> None:
+        """Note where the partitions stand whose rows expire."""
         with self._sink.changed:
-            # What the owner last said of its time. Nothing is added for the time since: that would be by this machine's clock.
-            now = self._sink.clock.get(partition)
-            position = self._core.position(partition)
-        if now is not None:
-            self._is_new |= marks.look(position, now[0])
+            # What owners last said of their time. Nothing is added for the time since: that would be by this machine's clock.
+            looked = [
+                (partition, self._core.position(partition), self._sink.clock.get(partition))
+                for partition in self._core.partitions()
+                if partition[0] == self._id and self._tables(partition)
+            ]
+        for partition, position, now in looked:
+            if now is not None:
+                self._is_new |= self._marks.setdefault(partition[1], TimeMarks()).look(position, now[0])
 
     def _expire(self, partition: PartitionId) -> None:
         now, marks = self._sink.clock.get(partition), self._marks.get(partition[1])

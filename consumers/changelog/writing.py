@@ -25,6 +25,7 @@ from ...transport.waiting import bounded
 from ..applying import Applier
 from ..definitions import Defined, spec_of
 from ..replica_sink import ReplicaSink
+from ..snapshots.row_pages import rows_in
 from ..subscription_core import SubscriptionCore
 from .core import Batch, ChangelogCore, Held
 from .records import Marker, RowsOf, entry_record, marker_record, read_record, row_records, table_record
@@ -37,9 +38,12 @@ FLUSH_S = 1.0
 QUIET_FLUSHES = 10
 """After so many rounds the marker moves on even where no entry changed, so that the log can be trimmed behind it."""
 
-BATCH_KEYS = 4096
+BATCH_KEYS = 16384
 BATCH_BYTES = 8 * 1024 * 1024
 """Of one write: so much may be lost by a failure and written again."""
+
+PIECE_BYTES = 1024 * 1024
+"""About so many bytes of rows are read at a time."""
 
 KEYS_AT_ONCE = 512
 """Looked up in one go, while nothing is applied: a fraction of a millisecond."""
@@ -293,11 +297,13 @@ class WriteBack:
         tables = self._applier.tables(partition)
         records = list[ChangelogRecord]()
         for of, keys in batch.rows:
-            rows, is_removed = self._rows(partition, tables[of.table]), core.is_removed(of)
-            for at in range(0, len(keys), KEYS_AT_ONCE):
+            defined = tables[of.table]
+            rows, is_removed = self._rows(partition, defined), core.is_removed(of)
+            step = rows_in(defined.definition, PIECE_BYTES)
+            for at in range(0, len(keys), step):
                 if most_bytes <= 0:
                     return records
-                found = rows.read(keys[at : at + KEYS_AT_ONCE])
+                found = rows.read(keys[at : at + step])
                 if is_removed:
                     found = replace(found, positions=np.zeros_like(found.positions))
                 records += row_records(of, found)

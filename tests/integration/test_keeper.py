@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paramstream as ps
@@ -52,8 +53,11 @@ def test_state_much_larger_than_the_log_goes_on_and_a_late_replica_has_all_of_it
     broker: ps.Broker, client: ps.Client, tmp_path: Path
 ) -> None:
     client.create_topic("kv", partitions=2)
+    client.create_table("kv", "users", dim=2, optimizer=ps.Adagrad(0.5))
     pub = client.publisher("kv", producer="p")
     pub.put("first", b"1")
+    pub.publish_gradients("users", range(50), np.ones((50, 2), np.float32))
+    pub.delete_rows("users", [7])
     with client.replica("kv") as reference:
         put(pub, LIMIT)
         last = pub.put("last", b"2")
@@ -64,6 +68,7 @@ def test_state_much_larger_than_the_log_goes_on_and_a_late_replica_has_all_of_it
             client.replica("kv", start="earliest")
         with client.replica("kv") as late:
             assert late.digest() == reference.digest() and late.get("first") == b"1"
+            assert late.table("users").rows == 49
             vector = reference.vector
             assert late.vector == vector
         # A keeper serves nobody, and is not counted.
