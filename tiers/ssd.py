@@ -14,7 +14,6 @@ is read, written or removed outside of it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import itertools
 import os
@@ -22,13 +21,17 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import BindFailed, InvalidEvent, StorageFull
 from .budget import Budget
+from .reads import Ints, read_into, read_places
 from .sizes import parse_size
 
 LOCK_FILE: Final = "paramstream-tier.lock"
@@ -39,9 +42,6 @@ _LOCK_ATTEMPTS: Final = 16
 """How often the lock's file may vanish under us, since its holder is just closing, before that is an error."""
 
 _HOLDER_BYTES: Final = 512
-
-_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-"""Reads what is in memory and nothing else; other systems just read."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -276,25 +276,12 @@ class TierFile:
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills all of `buffer` (writable, unsigned bytes). Raises `OSError` where the disk does not give them."""
         with self.using() as handle:
-            while buffer:
-                got = os.preadv(handle, [buffer], offset)
-                if got == 0:
-                    raise OSError(errno.EIO, f"the file ends at {offset}")
-                buffer, offset = buffer[got:], offset + got
+            read_into(handle, buffer, offset)
 
-    def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None:
-        """Fills each buffer (writable, unsigned bytes) from its offset on. Raises `OSError` as `read_into`.
-
-        What is not in memory is asked of the disk all at once, so that it works on many places side by side (measured: a fifth of the
-        time of one after the other).
-        """
+    def read_places(self, buffer: NDArray[np.uint8], begins: Ints, nbytes: Ints, offsets: Ints) -> None:
+        """Fills pieces of a flat buffer, as `reads.read_places`. Raises `OSError` as `read_into`."""
         with self.using() as handle:
-            waiting = [(buffer, offset) for buffer, offset in pieces if not _read_now(handle, buffer, offset)]
-            if len(waiting) > 1 and hasattr(os, "posix_fadvise"):
-                for buffer, offset in waiting:
-                    os.posix_fadvise(handle, offset, len(buffer), os.POSIX_FADV_WILLNEED)
-            for buffer, offset in waiting:
-                self.read_into(buffer, offset)
+            read_places(handle, buffer, begins, nbytes, offsets)
 
     def refused(self, nbytes: int, error: OSError) -> StorageFull:
         """The error for `nbytes` that the system did not take."""
@@ -327,11 +314,3 @@ class TierFile:
         self._folder.forget(self._name)
         self._folder.budget.refund(self._nbytes)
         self._nbytes = 0
-
-
-def _read_now(handle: int, buffer: memoryview, offset: int) -> bool:
-    """Whether the buffer could be filled out of memory."""
-    try:
-        return os.preadv(handle, [buffer], offset, _NO_WAIT) == len(buffer)
-    except OSError:
-        return False  # It has to be waited for, or the file system cannot tell.

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paramstream.tiers.budget import Budget
+from paramstream.tiers.reads import Ints, read_places
 
 
 class FaultyFile:
@@ -50,15 +54,15 @@ class FaultyFile:
             raise self._budget.full(data.nbytes, because=f"the system refused them: {os.strerror(errno.EIO)}")
         self.data[offset : offset + data.nbytes] = data
 
-    def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None:
+    def read_places(self, buffer: NDArray[np.uint8], begins: Ints, nbytes: Ints, offsets: Ints) -> None:
         self.before_read()
         assert not self.is_closed
-        for buffer, offset in pieces:
-            self.reads.append((offset, buffer.nbytes))
+        for begin, count, offset in zip(begins.tolist(), nbytes.tolist(), offsets.tolist(), strict=True):
+            self.reads.append((offset, count))
             if self.fail_reads:
                 self.fail_reads -= 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            buffer[:] = self.data[offset : offset + buffer.nbytes]
+            buffer.data[begin : begin + count] = self.data[offset : offset + count]
 
     def flip(self, bit: int) -> None:
         self.data[bit // 8] ^= 1 << bit % 8
@@ -86,9 +90,8 @@ class SparseFile:
     def write(self, data: memoryview, offset: int) -> None:
         assert os.pwrite(self.handle, data, offset) == data.nbytes
 
-    def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None:
-        for buffer, offset in pieces:
-            assert os.preadv(self.handle, [buffer], offset) == buffer.nbytes
+    def read_places(self, buffer: NDArray[np.uint8], begins: Ints, nbytes: Ints, offsets: Ints) -> None:
+        read_places(self.handle, buffer, begins, nbytes, offsets)
 
     def close(self) -> None:
         os.close(self.handle)

@@ -154,10 +154,15 @@ class NumpyKernels:
         return columns.positions[folded.slots] < np.uint64(position)
 
 
+def uses_numba() -> bool:
+    """Whether this process compiles its loops."""
+    return os.environ.get("PARAMSTREAM_NUMBA") != "0" and importlib.util.find_spec("numba") is not None
+
+
 @cache
 def kernels() -> NumpyKernels:
     """The loops that this process uses. The first call imports numba, if there is one."""
-    if os.environ.get("PARAMSTREAM_NUMBA") == "0" or importlib.util.find_spec("numba") is None:
+    if not uses_numba():
         return NumpyKernels()
     from .kernels_numba import NumbaKernels  # numba is optional, and slow to import.
 

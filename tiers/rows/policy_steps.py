@@ -6,14 +6,13 @@ The ends stand at 0 and 1, and slot n stands at `n + FIRST`, so the arrays grow 
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
-from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .kernels import uses_numba
 
 GONE: Final = 0
 """Not in the tier."""
@@ -37,14 +36,13 @@ class Steps(NamedTuple):
     choose: Callable[..., None]
 
 
-@cache
 def load_steps() -> Steps:
-    """Compiled by numba where that is installed, which is imported here and not before; else plain. Both decide alike."""
-    plain = Steps(link, unlink, choose)
-    if importlib.util.find_spec("numba") is None:
-        return plain
-    compiled = importlib.import_module("numba").njit(nogil=True, cache=True)
-    return Steps(*map(compiled, plain))
+    """Compiled where the process uses numba, which is imported here and not before; else plain. Both decide alike."""
+    if not uses_numba():
+        return Steps(link, unlink, choose)
+    from .compiled_policy import STEPS  # numba is optional, and slow to import.
+
+    return STEPS
 
 
 def link(

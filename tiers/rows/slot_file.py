@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,7 +48,7 @@ class Storage(Protocol):
     def nbytes(self) -> int: ...
     def reserve(self, nbytes: int) -> None: ...
     def write(self, data: memoryview, offset: int) -> None: ...
-    def read_all(self, pieces: Sequence[tuple[memoryview, int]]) -> None: ...
+    def read_places(self, buffer: NDArray[np.uint8], begins: Ints, nbytes: Ints, offsets: Ints) -> None: ...
     def close(self) -> None: ...
 
 
@@ -172,12 +171,9 @@ class SlotFile:
         spans = slots[ends - 1] - first + 1
         begins = np.cumsum(spans) - spans
         buffer = np.empty((int(spans.sum()), self.layout.words), np.uint64)
-        view = buffer.data.cast("B")
-        ranges = zip(
-            (begins * nbytes).tolist(), ((begins + spans) * nbytes).tolist(), (first * nbytes).tolist(), strict=True
-        )
         try:
-            self._file.read_all([(view[begin:end], offset) for begin, end, offset in ranges])
+            flat = buffer.reshape(-1).view(np.uint8)
+            self._file.read_places(flat, begins * nbytes, spans * nbytes, first * nbytes)
         except OSError as error:
             raise self._damaged(slots, keys, f"the disk does not give them: {error.strerror}") from error
         if len(buffer) == len(slots):
