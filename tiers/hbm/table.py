@@ -8,6 +8,7 @@ value than the tiers below had when it began; and what changed between its two r
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -124,8 +125,8 @@ class HbmTable:
         """Of each page of the table: the number of its first row in the slab."""
         self._pages: list[int] = []
         self._lock = threading.Lock()
-        self._ending: list[tuple[Done, Places]] = []
-        """Readings whose work on the device may not be done."""
+        self._ending: deque[tuple[Done | None, Places]] = deque()
+        """Readings that are over, whose work on the device may not be done. Added to without the lock."""
         self._counters = HbmCounters()
         self.is_closed = False
 
@@ -238,21 +239,23 @@ class HbmTable:
             return self._slots.is_changed(reading.pinned)
 
     def _end(self, reading: _Reading, done: Done | None) -> None:
-        """The reading's pins go once the device has read what is pinned."""
-        with self._lock:
-            if done is None or done.reached():
-                self._slots.unpin(reading.pinned)
-            else:
-                self._ending.append((done, reading.pinned))
+        """The reading's pins go once the device has read what is pinned. Never waits: a held batch may end in a finalizer, in a thread
+        that has the lock. Whoever has it, or comes next, sees to the pins.
+        """
+        self._ending.append((done, reading.pinned))
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_what_is_done()
+            finally:
+                self._lock.release()
 
     def _end_what_is_done(self) -> None:
-        still: list[tuple[Done, Places]] = []
-        for done, pinned in self._ending:
-            if done.reached():
+        for _ in range(len(self._ending)):
+            done, pinned = self._ending.popleft()
+            if done is None or done.reached():
                 self._slots.unpin(pinned)
             else:
-                still.append((done, pinned))
-        self._ending = still
+                self._ending.append((done, pinned))
 
     def _numbers(self, slots: Places) -> NDArray[np.int64]:
         """Where the slots lie in the slab, as numbers of rows."""
@@ -281,10 +284,9 @@ class HbmTable:
 
     def drain(self) -> None:
         """Blocks until the device has read all that was asked for by now."""
-        with self._lock:
-            ending = [done for done, _ in self._ending]
-        for done in ending:
-            done.wait()
+        for done, _ in list(self._ending):
+            if done is not None:
+                done.wait()
 
     # --- the writer -----------------------------------------------------------------------------------------------------------
 

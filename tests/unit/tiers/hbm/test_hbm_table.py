@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -366,3 +367,14 @@ def test_memory_that_a_lane_still_reads_is_given_back_after_it_has_N07() -> None
         closing.join(WAIT_SECONDS)
         assert not closing.is_alive()
         assert same(rows, setup.truth.read(first)[0])
+
+
+def test_a_batch_that_nobody_lets_go_of_ends_when_it_is_forgotten_even_under_the_lock(small: Setup) -> None:
+    first = np.arange(8, dtype=np.int64)
+    small.tier.prefetch(small.table, first)
+    hold = small.table.hold(first)
+    hold.__enter__()
+    with small.table._lock:  # pyright: ignore[reportPrivateUsage]
+        del hold
+        gc.collect()
+    assert small.tier.prefetch(small.table, np.arange(20, 28, dtype=np.int64)) == 8
