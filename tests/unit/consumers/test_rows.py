@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -232,10 +233,16 @@ def test_rows_that_are_durable_leave_no_image(broker: FakeBroker, replica: Repli
     define(broker, table_of(ps.SGD(1.0)))
     broker.durable[broker.state.partition] = broker.state.position + 1000
     broker.beat()
-    write_gradients(broker.state, table_of(), [1, 2], ones(2))
+    write_rows(broker.state, table_of(), range(2000), ones(2000))
     broker.settle()
-    assert found_in(replica, [1]) == ([[-1.0] * DIM], [True])
-    assert store_of(replica).usage().staging_bytes == 0
+    store = store_of(replica)
+    # There is no room for any.
+    store.charge_staging(room := store.usage().available_bytes)
+    write_gradients(broker.state, table_of(), range(2000), ones(2000, 3.0))
+    broker.settle()
+    assert found_in(replica, [1]) == ([[-2.0] * DIM], [True])
+    store.refund_staging(room)
+    assert store.usage().staging_bytes == 0
 
 
 def test_a_table_is_there_once_it_is_durable_and_what_follows_waits_for_it(
@@ -295,6 +302,42 @@ def test_without_a_log_rows_end_with_their_epoch_and_tables_stay() -> None:
         assert found_in(replica, [1]) == ([[-0.5] * DIM], [True])
 
 
+def test_200_gradients_count_once_over_20_kills_with_the_bits_of_a_run_without_I03(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    table, chance = table_of(ps.SGD(0.3)), np.random.default_rng(2)
+    model, killed = RowTableModel(table), list[Replica]()
+    kept: dict[str, Any] = {"name": "r", "start": "resume", "snapshot_dir": tmp_path}
+    replica = follow(broker, **kept)
+    define(broker, table)
+    kills = set(chance.choice(200, 20, replace=False).tolist())
+    try:
+        for number in range(200):
+            keys = chance.integers(0, 4, 3).tolist()
+            grads = chance.normal(size=(3, DIM)).astype(np.float32)
+            write_gradients(broker.state, table, keys, grads)
+            model.apply(keys, grads, broker.state.position)
+            # Of what is applied, some is durable, and some of that is kept.
+            broker.settle()
+            if chance.random() < 0.3:
+                settle(broker)
+            if chance.random() < 0.1:
+                settle(broker)
+                replica.snapshot()
+            if number in kills:
+                killed.append(replica)  # Nothing of it is closed: what is not in a snapshot is gone.
+                settle(broker)
+                replica = follow(broker, **kept)
+        settle(broker)
+        check(replica, model, exact=True)
+        digest = replica.digest()
+    finally:
+        for each in (replica, *killed):
+            each.close()
+    with follow(broker) as replica:
+        assert replica.digest() == digest
+
+
 # --- partitions, topics, digests -----------------------------------------------------------------------------------------------
 
 
@@ -342,6 +385,7 @@ def test_tables_go_with_their_topic(broker: FakeBroker, replica: Replica) -> Non
     with pytest.raises(ps.UnknownTopic):
         replica.lookup("t", [1])
     assert replica.status().tables == () and store_of(replica).usage().held < held
+    assert vars(replica)["_applier"].tables((77, 0)) == {}
 
 
 def test_a_digest_is_over_rows_state_and_shape_and_not_over_how_they_came_there(broker: FakeBroker) -> None:
