@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Iterable
@@ -137,6 +138,28 @@ def test_a_trainer_that_dies_in_the_middle_of_a_call_sends_it_again_and_it_count
     assert (run.numbers, run.counts) == ([0, 1, 2], {"applied": 2, "torn": 1})
 
 
+def test_the_end_of_one_call_does_not_complete_the_beginning_of_another() -> None:
+    size = MAX_CHUNK_BYTES
+    run = Run(server(initial={"w": np.zeros(size, np.float32)}, trainers=1))
+    grads = {"w": np.ones(size, np.float32)}
+    run.take([*events_of(grads, 1, "a")[:1], *events_of(grads, 1, "a", incarnation=2)[1:]])
+    assert (run.numbers, run.counts) == ([0], {"torn": 1})
+
+
+def test_a_call_that_has_fewer_values_than_its_shape_says_does_not_count() -> None:
+    run = Run(server())
+    [event] = events_of(ones(), 1, "a")
+    [piece] = event.slices
+    run.take([dataclasses.replace(event, slices=(dataclasses.replace(piece, shape=(3,)),))])
+    assert (run.numbers, run.counts) == ([0], {"torn": 1})
+
+
+def test_what_waits_is_a_copy_and_keeps_no_event_in_memory() -> None:
+    run = Run(server())
+    run.take(events_of(ones(), 1, "a"))
+    assert run.state["open"][1]["a"]["w"].flags.writeable
+
+
 def test_a_call_that_lacks_an_event_does_not_count() -> None:
     large = {"w": np.ones(MAX_CHUNK_BYTES, np.float32)}
     run = Run(server(initial={"w": np.zeros(MAX_CHUNK_BYTES, np.float32)}, trainers=1))
@@ -255,7 +278,7 @@ def test_another_optimizer_goes_on_with_the_weights_and_numbers_of_its_own() -> 
     run = Run(server(trainers=1, optimizer=ps.Adam(lr=0.1)))
     run.take(events_of(ones(), 1, "a"))
     before = np.array(w_of(run), np.float32)
-    again = Run(server(trainers=1, optimizer=ps.SGD(lr=0.5)))
+    again = Run(server(trainers=1, optimizer=ps.Adagrad(lr=0.5)))
     again.state = run.state
     again.take(events_of(ones(), 2, "a"))
     assert w_of(again) == (before - np.float32(0.5)).tolist()
