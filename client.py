@@ -221,7 +221,8 @@ class Client:
 
         `dtype`: "float32", "float64", "float16" or "bfloat16". `optimizer`: how gradients are applied (`ps.SGD`, `ps.Adagrad`,
         `ps.RowwiseAdagrad`, `ps.Adam`); without one they are refused. `init`: what a row is before anybody wrote it, a number or
-        `ps.Normal`, `ps.Uniform`. `expire_after`: rows that were not written for so many seconds are deleted by the broker's keeper.
+        `ps.Normal`, `ps.Uniform`. `expire_after`: rows that were not written for so many seconds are deleted by the broker's keeper; without
+        one nothing expires.
 
         Raises `InvalidEvent` for a bad setting; `TopicExists` where the table exists (with `exist_ok`: with other settings); the
         error of the state partitions that lack it, by number: called again it is filled in there.

@@ -193,5 +193,6 @@ def test_rows_of_two_kinds_in_one_flush_would_be_seen(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ChangelogCore, "is_of", of_any_kind)
     with pytest.raises((AssertionError, CorruptLog)):
-        for seed in range(200):
+        # Of these worlds, one is enough.
+        for seed in (33, 4, 9, 38):
             play(seed)
