@@ -213,23 +213,23 @@ class Tiering:
             self.ssd.end_read(cold.reading)
 
     def fetch_whole(self, cold: ColdRead) -> RowBatch:
-        """As `fetch`, without those that are damaged: their position is 0."""
+        """As `fetch`, without those that cannot be read: their position is 0."""
+        batch = empty_batch(cold.reading.spec, len(cold.keys))
+        batch.keys[:], batch.positions[:] = cold.keys, 0
+        whole = np.arange(len(cold.keys))
         try:
-            try:
-                return self._read(cold)
-            except CorruptTier as error:
-                damaged: Marks = np.isin(cold.keys, np.array(error.keys))
-                whole = np.flatnonzero(~damaged)
-                rest = replace(cold, keys=cold.keys[whole], addresses=cold.addresses[whole])
-                found = self._read(rest)
-                batch = empty_batch(self._dram.spec, len(cold.keys))
-                batch.keys[:], batch.positions[:] = cold.keys, 0
-                batch.values[whole], batch.state[whole], batch.positions[whole] = (
-                    found.values,
-                    found.state,
-                    found.positions,
-                )
-                return batch
+            while True:
+                try:
+                    rows = self._read(replace(cold, keys=cold.keys[whole], addresses=cold.addresses[whole]))
+                except CorruptTier as error:
+                    whole = whole[~np.isin(cold.keys[whole], np.array(error.keys))]
+                else:
+                    batch.values[whole], batch.state[whole], batch.positions[whole] = (
+                        rows.values,
+                        rows.state,
+                        rows.positions,
+                    )
+                    return batch
         finally:
             self.ssd.end_read(cold.reading)
 
