@@ -76,15 +76,20 @@ class Budget:
         Raises `StorageFull` naming tier, asked, held and limit, with nothing taken. `forced` takes the bytes even past the limit:
         for an undo, which must not fail half-way; later charges are refused until enough is refunded.
         """
-        while True:
-            with self._lock:
-                missing = self._held + nbytes - self.limit
-                if missing <= 0 or forced:
-                    self._held += nbytes
-                    return
-            # What could never fit drives nothing out.
-            if nbytes > self.limit or self.reclaim(missing) <= 0:
+        # What could never fit drives nothing out.
+        may_wait = nbytes <= self.limit
+        while not self._take(nbytes, forced=forced):
+            if not may_wait:
                 raise self.full(nbytes)
+            # Where nothing is left to refund, another thread may just have refunded it.
+            may_wait = self.reclaim(self._held + nbytes - self.limit) > 0
+
+    def _take(self, nbytes: int, *, forced: bool) -> bool:
+        with self._lock:
+            fits = forced or self._held + nbytes <= self.limit
+            if fits:
+                self._held += nbytes
+            return fits
 
     def charge_if_low(self, nbytes: int) -> bool:
         """Takes `nbytes` where no more than the high water mark is held then. False, with nothing taken, otherwise; nothing leaves."""

@@ -83,6 +83,8 @@ class EntryTable:
         self._budget = budget
         self._spill = spill
         self._moves = threading.Lock()
+        self._evicting = threading.Lock()
+        """Whoever needs room waits for what another thread is just moving down."""
         self._changing: bytes | None = None
         """The key whose charge is under way: it does not move meanwhile."""
         self._queue = deque[bytes]()
@@ -144,6 +146,10 @@ class EntryTable:
 
         Any thread. Blocks for the disk, with no lock held meanwhile. A value that cannot be moved stays where it is.
         """
+        with self._evicting:
+            return self._evict(nbytes)
+
+    def _evict(self, nbytes: int) -> int:
         spill, given = self._spill, 0
         for _ in range(len(self._queue)):  # One that cannot go now comes up again, in another call.
             key = self._next() if given < nbytes else None

@@ -106,6 +106,8 @@ class TieredStore:
         self._user: str | None = None
         self._stay: Callable[[], Collection[DenseVersion]] = tuple
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        """Held while versions leave: whoever needs room too does not move them a second time."""
         self._make_room_at = 0.0
         if self._spill is not None:
             self._budget.hint = self._why_nothing_leaves
@@ -264,18 +266,19 @@ class TieredStore:
         """Each tier of the store, DRAM first: what it holds, has moved, and failed to move. Any thread."""
         found = [TierStatus("dram", self._budget.limit, self._budget.held)]
         if self._folder is not None and self._spill is not None:
-            budget, counts = self._folder.budget, self._spill.counts
+            budget, counts, tables = self._folder.budget, self._spill.counts, self._tiered_tables()
+            moved = [table.counters().tiers for table in tables]
             found.append(
                 TierStatus(
                     "ssd",
                     budget.limit,
                     budget.held,
                     place=budget.place,
-                    read=counts.read,
-                    promoted=counts.promoted,
-                    demoted=counts.demoted,
-                    failed=counts.failed,
-                    error=self._spill.error,
+                    read=counts.read + sum(rows.ssd_hits for rows in moved),
+                    promoted=counts.promoted + sum(rows.promotions for rows in moved),
+                    demoted=counts.demoted + sum(rows.demotions for rows in moved),
+                    failed=counts.failed + sum(rows.failed_writes + rows.failed_reads for rows in moved),
+                    error=self._spill.error or next((str(table.error) for table in tables if table.error), ""),
                 )
             )
         if self._hbm is not None:
@@ -310,6 +313,10 @@ class TieredStore:
 
     def _move_versions(self, nbytes: int) -> int:
         """Versions that may leave go to SSD, the oldest first, and their slots back to the system. Returns bytes of DRAM."""
+        with self._moving:
+            return self._move_a_version(nbytes)
+
+    def _move_a_version(self, nbytes: int) -> int:
         staying = {id(each) for each in self._stay()}
         with self._lock:
             known = [each for each in self._versions if each.is_resident and id(each) not in staying]
@@ -332,13 +339,16 @@ class TieredStore:
         return given
 
     def _move_rows(self, nbytes: int) -> int:
-        with self._lock:
-            tables = [table for tables in self._row_tables.values() for table in tables.values()]
         # The largest first: what is cold in a small one is worth less.
-        for table in sorted(tables, key=lambda each: each.nbytes, reverse=True):
-            if isinstance(table, TieredRowTable) and (given := table.give_back(nbytes)):
+        for table in sorted(self._tiered_tables(), key=lambda each: each.nbytes, reverse=True):
+            if given := table.give_back(nbytes):
                 return given
         return 0
+
+    def _tiered_tables(self) -> list[TieredRowTable]:
+        with self._lock:
+            tables = [table for tables in self._row_tables.values() for table in tables.values()]
+        return [table for table in tables if isinstance(table, TieredRowTable)]
 
     def _why_nothing_leaves(self) -> str:
         assert self._spill is not None
