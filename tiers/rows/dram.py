@@ -14,7 +14,7 @@ from .batch import RowBatch
 from .columns import Column
 from .index import RESERVED, Charge, Ints
 from .initial import initial_rows
-from .kernels import Columns, NumpyKernels, Positions
+from .kernels_numpy import Columns, NumpyKernels, Positions
 from .spec import RowSpec
 
 _LEAST_GROWTH: Final = 64

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from . import compiled_rows as compiled
 from .hash_index import HashIndex
 from .index import MOST_INDEX_BYTES, Ints, RowIndex
-from .kernels import Before, Changed, Columns, Folded, NumpyKernels
+from .kernels_numpy import Before, Changed, Columns, Folded, NumpyKernels
 from .optimizers import Floats
 from .spec import OptimizerSpec, RowSpec
 

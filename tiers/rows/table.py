@@ -23,8 +23,8 @@ from .credit import paid
 from .dram import DramRows
 from .index import RESERVED, Ints, Marks
 from .initial import initial_rows
-from .kernels import Changed, NumpyKernels
 from .kernels import kernels as chosen_kernels
+from .kernels_numpy import Changed, NumpyKernels
 from .noted import NotedKeys
 from .spec import RowSpec
 from .tier_counts import NO_COUNTS, TierCounts

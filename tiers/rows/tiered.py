@@ -19,7 +19,7 @@ from ..budget import Budget
 from .batch import RowBatch, empty_batch, joined, newest
 from .credit import Credit, CreditShort
 from .index import ABSENT, RESERVED, Charge, Ints, Marks
-from .kernels import Changed, NumpyKernels
+from .kernels_numpy import Changed, NumpyKernels
 from .slot_file import Storage
 from .spec import RowSpec
 from .table import RowCounters, RowTable
