@@ -20,6 +20,7 @@ from ..events.codec import EventFrame
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
 from ..events.validate import ROW_KEY_BYTES
 from ..tiers.rows.batch import RowBatch
+from ..tiers.rows.kernels import kernels
 from ..tiers.rows.table import RowTable
 from ..tiers.store import TieredStore
 from .definitions import Defined, spec_of
@@ -90,6 +91,8 @@ class Tables:
         payload = frame.payload
         if isinstance(payload, Table):
             self._check(partition, payload, frame.position)
+            # What it runs by may be compiled first, which takes seconds: not under the replica's lock.
+            kernels().make_ready(spec_of(payload))
         if not isinstance(payload, Rows | Gradients | DeleteRows):
             return None
         return self._change(partition, payload, frame)
