@@ -21,7 +21,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ..errors import InvalidEvent
+from ..errors import InvalidEvent, ParamstreamError
 from .arena import Arena, Slot
 from .blobs import Blobs
 from .budget import Budget
@@ -80,7 +80,8 @@ class TieredStore:
     """Items within a budget of bytes that covers all that is held: free slots, overheads, staging and kept versions too.
 
     One thread applies (allocates, writes entries); any number read entries and map slots at the same time. One store serves one
-    replica at a time. Nothing here blocks, except that fresh memory for weights is faulted in (about 1 ms a MiB).
+    replica at a time. Nothing here blocks, except that fresh memory for weights is faulted in (about 1 ms a MiB), and, where there is an
+    ssd tier, for the disk: to make room in DRAM, and to read what lies on SSD.
     """
 
     def __init__(self, dram: int | str = "4GiB", hbm: int | str | None = None, ssd: str | None = None) -> None:
@@ -94,8 +95,13 @@ class TieredStore:
         another store has the folder, or it cannot be used.
         """
         self._budget = Budget(parse_size(dram), "dram")
-        self._hbm = None if hbm is None else _hbm_of(parse_size(hbm), self._budget)
         self._folder = None if ssd is None else SsdFolder(*parse_ssd(ssd))
+        try:
+            self._hbm = None if hbm is None else _hbm_of(parse_size(hbm), self._budget)
+        except ParamstreamError:
+            if self._folder is not None:
+                self._folder.close()
+            raise
         self._spill = None if self._folder is None else Spill(Blobs(self._folder))
         self._arena = Arena(self._budget)
         self._tables: dict[Partition, EntryTable] = {}

@@ -120,6 +120,9 @@ def test_what_leaves_a_replica_is_whole_although_most_of_it_lies_on_ssd_K07(
         (state,) = seed_of(changelogs, record, [0]).state
         assert {key: entry.value for key, entry in state.entries()} == expected
     assert list(folder.iterdir()) == []
-    with ps.restore(f"snapshot:{kept}", "model", arrays="numpy") as restored:
+    with (
+        ps.TieredStore(dram="512KiB", ssd=f"{folder}:4MiB") as store,
+        ps.restore(f"snapshot:{kept}", "model", arrays="numpy", store=store) as restored,
+    ):
         check_weights(restored.weights(), weights(1), 1)
         assert {key: restored.get(key) for key in expected} == expected

@@ -58,6 +58,13 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert open_descriptors() == before
 
 
+def test_a_store_that_cannot_be_made_leaves_its_folder_to_the_next_one(tmp_path: Path) -> None:
+    with pytest.raises(InvalidEvent, match="hbm"):
+        TieredStore(hbm=0, ssd=f"{tmp_path}:1MiB")
+    assert os.listdir(tmp_path) == []
+    TieredStore(ssd=f"{tmp_path}:1MiB").close()
+
+
 def test_only_what_an_earlier_store_left_is_removed(tmp_path: Path) -> None:
     ours = ["paramstream-rows-00000001.tier", "paramstream-blobs-123456789.tier"]
     others = [
