@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .policy_steps import FIRST, GONE, LEAVING, MAIN, SHORT, Steps, load_steps
+from .kernels import uses_numba
+from .policy_steps import FIRST, GONE, LEAVING, MAIN, SHORT, Steps, choose, link, unlink
 
 MAX_USES: Final = 3
 """Uses that a row can save up, each good for one round of the main queue. Seven win half a point where popularity stands still, and
@@ -27,6 +28,15 @@ SHORT_SHARE: Final = 40
 """The short queue gives its oldest row up first while it has more than one row in so many of all."""
 
 Slots = NDArray[np.int64]
+
+
+def load_steps() -> Steps:
+    """Compiled where the process uses numba, which is imported here and not before; else plain. Both decide alike."""
+    if not uses_numba():
+        return Steps(link, unlink, choose)
+    from .compiled_policy import STEPS  # numba is optional, and slow to import.
+
+    return STEPS
 
 
 class EvictionPolicy:

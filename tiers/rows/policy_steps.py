@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernels import uses_numba
-
 GONE: Final = 0
 """Not in the tier."""
 SHORT: Final = 1
@@ -34,15 +32,6 @@ class Steps(NamedTuple):
     link: Callable[..., None]
     unlink: Callable[..., None]
     choose: Callable[..., None]
-
-
-def load_steps() -> Steps:
-    """Compiled where the process uses numba, which is imported here and not before; else plain. Both decide alike."""
-    if not uses_numba():
-        return Steps(link, unlink, choose)
-    from .compiled_policy import STEPS  # numba is optional, and slow to import.
-
-    return STEPS
 
 
 def link(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramstream.tiers.rows.policy import MAX_USES, EvictionPolicy
-from paramstream.tiers.rows.policy_steps import Steps, choose, link, load_steps, unlink
+from paramstream.tiers.rows.policy import MAX_USES, EvictionPolicy, load_steps
+from paramstream.tiers.rows.policy_steps import Steps, choose, link, unlink
 
 PLAIN = Steps(link, unlink, choose)
 
