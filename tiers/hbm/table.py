@@ -188,8 +188,7 @@ class HbmTable:
         with self._lock:
             self._end_what_is_done()
             slots = self._slots.find(keys)
-            pinned = np.unique(slots)
-            pinned = pinned[np.searchsorted(pinned, 0) :]
+            pinned = self._slots.distinct(slots)
             self._slots.pin(pinned)
             hits = int(np.count_nonzero(slots >= 0))
             self._count(hits=hits, misses=len(keys) - hits)
@@ -297,7 +296,7 @@ class HbmTable:
         """
         with self._lock:
             self._end_what_is_done()
-            wanted = keys[:0] if self.is_closed else self._slots.missing(np.unique(keys))
+            wanted = keys[:0] if self.is_closed else self._slots.missing(keys)
         return sum(self._bring(wanted[low : low + PIECE_ROWS], again) for low in range(0, len(wanted), PIECE_ROWS))
 
     def _bring(self, wanted: Keys, again: bool) -> int:

@@ -51,8 +51,8 @@ class SlotSteps(RuleBasedStateMachine):
 
     @rule(wanted=keys)
     def reserve(self, wanted: list[int]) -> None:
-        missing = self.slots.missing(ints(wanted))
-        assert missing.tolist() == [key for key in wanted if key not in self.ready and key not in self.coming]
+        missing = self.slots.missing(ints(wanted + wanted))
+        assert missing.tolist() == sorted(key for key in wanted if key not in self.ready and key not in self.coming)
         slots = self.slots.reserve(missing)
         in_use = {slot for slots, _ in self.pinned for slot in slots.tolist()} | set(self.content)
         for key, slot in zip(missing.tolist(), slots.tolist(), strict=False):
@@ -87,8 +87,8 @@ class SlotSteps(RuleBasedStateMachine):
 
     @rule(wanted=keys)
     def pin(self, wanted: list[int]) -> None:
-        slots = self.slots.find(ints(wanted))
-        slots = slots[slots >= 0]
+        slots = self.slots.distinct(self.slots.find(ints(wanted + wanted)))
+        assert len(slots) == len(set(wanted) & self.ready.keys())
         self.slots.pin(slots)
         self.pinned.append((slots, [self.content[slot] for slot in slots.tolist()]))
 
