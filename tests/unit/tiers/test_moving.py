@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from paramstream.errors import CorruptTier, StorageFull
+from paramstream.tiers.arena import Slot
 from paramstream.tiers.blobs import BLOB_OVERHEAD_BYTES, Blob
 from paramstream.tiers.dense import DenseVersion, lay_out
 from paramstream.tiers.entries import ENTRY_OVERHEAD_BYTES, MOVED_OVERHEAD_BYTES, Entry, EntryTable
@@ -326,6 +328,22 @@ def test_a_version_that_ssd_gives_back_wrong_is_never_shown_and_can_be_refilled_
     assert bytes(version.shared()) == bytes_of(4)
     store.trim()
     assert store.usage().held == held
+
+
+def test_a_version_that_leaves_just_before_it_is_mapped_comes_back(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, shared = sealed(store, 6), Slot.shared
+    leaving = [version]
+
+    def leave_first(slot: Slot) -> mmap.mmap:
+        if leaving:
+            leaving.pop().demote()
+        return shared(slot)
+
+    monkeypatch.setattr(Slot, "shared", leave_first)
+    assert bytes(version.shared()) == bytes_of(6)
+    assert version.is_resident
 
 
 def test_many_readers_bring_a_version_back_once_while_it_leaves_again_and_again(store: TieredStore) -> None:
