@@ -151,8 +151,6 @@ class HotTopic:
                 }
             for number, position in seen.items():
                 mine = np.flatnonzero(partitions == number)
-                if self._core.is_lost((self._topic.id, number), position):
-                    continue
                 mine = mine[~known.is_of_before(number, position, keys[mine])]
                 positions = np.full(len(mine), position, np.uint64)
                 known.copies.keep(keys[mine], values[mine], there[mine], positions)
@@ -182,9 +180,11 @@ class HotTopic:
             match step:
                 case Deliver():
                     self._wrote(step.partition[1], step.frame)
-                case Undo():
+                case EpochBegan() | Undo():
+                    # Answers may have held what was lost with the epoch before, even what never came here; those from before it that
+                    # are still to come are not kept, since tables begin anew.
                     self._forget()
-                case EpochBegan() | Jump():
+                case Jump():
                     pass
             self._core.confirm(step)
 
