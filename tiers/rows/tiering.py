@@ -316,6 +316,10 @@ class Tiering:
         if not len(chosen):
             return 0
         with self._lock:
+            # Since they were chosen some may have been deleted, or pinned.
+            leaves = self._policy.are_leaving(chosen) & ~self._policy.are_pinned(chosen)
+            self._policy.stay(chosen[~leaves])
+            chosen = chosen[leaves]
             has_copy = self._copies[chosen] >= 0
             self._hand_down(chosen[has_copy])
             left, chosen = int(np.count_nonzero(has_copy)), chosen[~has_copy]
