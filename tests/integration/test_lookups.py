@@ -201,3 +201,28 @@ def test_a_name_that_stands_for_another_topic_by_now_is_looked_up_there(client: 
 def str_of(receipt: ps.Receipt) -> ps.Receipt:
     """As another process has it."""
     return ps.Receipt.parse(str(receipt))
+
+
+def test_a_look_up_that_passes_the_receipt_of_a_write_never_sees_an_older_value_H08(
+    client: ps.Client, broker: ps.Broker
+) -> None:
+    """By turns through a replica that is kept 20 ms behind, and one that is not."""
+    client.create_topic("model")
+    late = 0
+    with (
+        client.publisher("model", producer="trainer") as publisher,
+        client.replica("model", name="slow") as slow,
+        client.replica("model", name="quick") as quick,
+        slow.serve(),
+        quick.serve(),
+        ps.connect(broker.endpoint) as reader,
+    ):
+        slow.on_switch(lambda info: time.sleep(0.02))
+        for number in range(60):
+            # The version before the put takes the slow one's thread for 20 ms.
+            publisher.publish_weights({"w": np.full(4, number, np.float32)}, version=number)
+            receipt = publisher.put("k", str(number).encode())
+            late += slow.get("k") != str(number).encode()
+            value = reader.get("model", "k", at_least=receipt)
+            assert value is not None and int(value) >= number
+    assert late > 0, "the slow one did lag"
