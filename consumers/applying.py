@@ -295,9 +295,8 @@ class Applier:
             self.topics[partition[0]].versions.settle(durable)
 
     def in_dram(self) -> list[DenseVersion]:
-        """Versions that do not leave DRAM by themselves: those served, but of topics that rest. Any thread."""
-        topics = [topic for topic in self.topics.values() if not topic.rests]
-        return [served.dense for topic in topics if (served := topic.served) is not None]
+        """Versions that do not leave DRAM by themselves: those served. Any thread."""
+        return [served.dense for topic in self.topics.values() if (served := topic.served) is not None]
 
     def tiers(self) -> tuple[TierStatus, ...]:
         """Of the store that all is in. Any thread."""

@@ -165,7 +165,8 @@ class EntryTable:
                 given += entry.dram_bytes - BLOB_OVERHEAD_BYTES
                 continue
             # Its turn comes again. Where it was changed meanwhile, what stands there now may leave too.
-            self._queue.append(key)
+            with self._moves:
+                self._queue.append(key)
             if blob is None:
                 break
         return given
