@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import InvalidEvent
+from ...errors import EventLost, InvalidEvent
 from ..waits import Accepted
 
 Scale = float | Callable[[], float]
@@ -69,11 +69,6 @@ class GradientHook:
         self.skipped = 0
         """Steps whose gradients were not finite and were left out, under `nonfinite="skip"`."""
 
-    @property
-    def last(self) -> Accepted | None:
-        """The receipt of the last publish that was not waited for yet."""
-        return self._unseen[-1] if self._unseen else None
-
     def watch(self, rows: torch.Tensor, keys: NDArray[np.int64]) -> None:
         """Has the gradients of `rows`, a leaf, kept for `keys` (unique) when backward has them."""
 
@@ -123,9 +118,15 @@ class GradientHook:
         self._take()
 
     def wait(self) -> None:
-        """Blocks until the replica has applied all but the last `staleness` publishes. Raises what `replica.wait` raises."""
+        """Blocks until the replica has applied all but the last `staleness` publishes. Raises what `replica.wait` raises; what is lost
+        is told once.
+        """
         while self._staleness is not None and len(self._unseen) > self._staleness:
-            self._replica.wait(self._unseen[0], self._timeout)
+            try:
+                self._replica.wait(self._unseen[0], self._timeout)
+            except EventLost:
+                self._unseen.popleft()
+                raise
             self._unseen.popleft()
 
     def _take(self) -> list[tuple[NDArray[np.int64], torch.Tensor]]:

@@ -114,7 +114,7 @@ class _Rows(torch.nn.Module):
             raise InvalidEvent("rows of a stream cannot be looked up inside a compiled graph", remedy=_COMPILE)
         if ids.dtype not in (torch.int64, torch.int32):
             raise InvalidEvent(f"ids are int64 or int32, not {ids.dtype}", item=self.table)
-        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64)
+        flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64, copy=False)
         keys, inverse = np.unique(flat, return_inverse=True)
         padding = None
         if self.padding_idx is not None or not len(keys):

@@ -84,6 +84,8 @@ class Slots:
 
     def remove_page(self) -> int | None:
         """Gives up the page with the fewest rows that has none pinned or on its way; its rows are dropped. None: there is none."""
+        if not self.per_page:
+            return None
         states = self._state.reshape(-1, self.per_page)
         is_pinned = self._policy.are_pinned(np.arange(len(self._keys))).reshape(states.shape)
         stays = np.any((states != FREE) & (states != READY), axis=1) | np.any(is_pinned, axis=1)

@@ -133,11 +133,14 @@ class Hbm:
             table.drop(keys)
 
     def forget(self, name: Name) -> None:
-        """The table is gone below: its rows are found no more, and its memory is others' as soon as nobody reads it."""
+        """The table is gone below: its rows are found no more, and its memory is others' as soon as nobody reads it. Never waits."""
         with self._changed:
             table = self._named.pop(name, None)
-        if table is not None:
-            table.close()
+            if table is None:
+                return
+            if not self._closed:
+                self._add(_Task(lambda: self._take_pages(table), None, None))
+        table.close()
 
     # --- what the writer is asked for -------------------------------------------------------------------------------------------
 
@@ -225,17 +228,23 @@ class Hbm:
         return page
 
     def _page_of_another(self, table: HbmTable) -> int | None:
-        tables = list(self._tables)
-        share = self.slab.pages // max(1, sum(not each.is_closed for each in tables))
-        for other in sorted(tables, key=lambda each: (each.is_closed, each.pages), reverse=True):
-            if other.is_closed or (other.pages > share > table.pages):
+        for other in [each for each in self._tables if each.is_closed]:
+            self._take_pages(other)
+        page = self.slab.take()
+        share = self.slab.pages // len(self._tables)
+        for other in sorted(self._tables, key=lambda each: each.pages, reverse=True):
+            if page is None and other.pages > share > table.pages:
                 page = other.give_up_page()
-                if other.is_closed and not other.pages:
-                    self._tables.remove(other)
-                    self._dram.refund(other.host_bytes)
-                if page is not None:
-                    return page
-        return None
+        return page
+
+    def _take_pages(self, table: HbmTable) -> int:
+        """Of a closed table, what nobody reads any more; when that is all of it, it is no more."""
+        while (page := table.give_up_page()) is not None:
+            self.slab.give(page)
+        if not table.pages and table in self._tables:
+            self._tables.remove(table)
+            self._dram.refund(table.host_bytes)
+        return 0
 
     def _do(self, work: Callable[[], int], timeout: float) -> int:
         done: Future[int] = Future()

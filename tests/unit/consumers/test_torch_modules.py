@@ -41,6 +41,7 @@ class Stream:
         self.waiting: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
         self.calls: list[NDArray[np.int64]] = []
         self.applied = 0
+        self.lost = False
         self.asked: list[NDArray[np.int64]] = []
 
     def lookup(
@@ -61,6 +62,8 @@ class Stream:
         return len(self.calls)
 
     def wait(self, target: Any, timeout: float = 30.0) -> None:
+        if self.lost:
+            raise ps.EventLost("the log does not have it")
         self.apply(target)
 
     def apply(self, up_to: int) -> None:
@@ -269,6 +272,18 @@ def test_a_forward_waits_for_all_but_so_many_of_its_own_publishes(staleness: int
         ours(torch.tensor([1])).sum().backward()
     ours(torch.tensor([1]))
     assert stream.applied == seen
+
+
+def test_gradients_that_were_lost_are_told_by_the_next_forward_and_training_goes_on() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users")
+    ours(torch.tensor([1])).sum().backward()
+    stream.lost = True
+    with pytest.raises(ps.EventLost):
+        ours(torch.tensor([1]))
+    stream.lost = False
+    ours(torch.tensor([1])).sum().backward()
+    assert ours.published == 2
 
 
 def test_gradients_are_scaled_back_when_they_are_published() -> None:

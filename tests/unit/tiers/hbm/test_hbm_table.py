@@ -352,6 +352,23 @@ def test_a_table_that_is_gone_gives_its_memory_to_others_once_nobody_reads_it(sm
     assert small.tier.table((1, "users"), DIM, "float32", small.truth.read) is not small.table
 
 
+def test_a_table_that_is_gone_gives_its_memory_back_at_once_whatever_it_has() -> None:
+    setup = Setup(64)
+    try:
+        setup.tier.prefetch(setup.table, np.arange(64, dtype=np.int64))
+        assert setup.tier.slab.free_pages == 0
+        wide = setup.tier.table((1, "wide"), 5000, "float32", Truth(5000).read)
+        assert setup.tier.prefetch(wide, keys_of(1)) == 0
+        for name in ("users", "wide", "none"):
+            setup.tier.forget((1, name))
+        setup.tier.settle()
+        assert setup.tier.slab.free_pages == setup.tier.slab.pages
+        assert setup.dram.held == setup.tier.usage().host_bytes == 0
+    finally:
+        setup.tier.close()
+    setup.tier.forget((1, "users"))
+
+
 def test_memory_that_a_lane_still_reads_is_given_back_after_it_has_N07() -> None:
     with ThreadLane() as readers:
         setup = Setup(8, callers=readers)
