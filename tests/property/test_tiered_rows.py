@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from fakes.tier_files import FaultyFile
 from paramstream.errors import CorruptTier, StorageFull
+from paramstream.tiers import TieredStore
 from paramstream.tiers.budget import Budget
 from paramstream.tiers.rows import OptimizerSpec, RowBatch, RowSpec, RowTable
 from paramstream.tiers.rows.kernels import NumpyKernels
@@ -250,3 +253,111 @@ def test_rows_over_a_disk_that_fails_are_those_of_a_table_in_memory_E09(seed: in
     assert min(counts.demotions, counts.promotions, counts.ssd_hits, counts.failed_writes, world.damaged) > 0
     world.table.clear()
     assert world.budget.held == world.ssd.held == 0
+
+
+class Side:
+    """A table whose rows are the position that wrote them, throughout, and what threads do to it at the same time."""
+
+    DIM = 32
+    KEYS = 20_000
+
+    def __init__(self, folder: Path) -> None:
+        self.store = TieredStore(dram="3MiB", ssd=f"{folder}:64MiB")
+        table = self.store.rows((1, 0), "emb", RowSpec(self.DIM, "float32", OPTIMIZERS[0]))
+        assert isinstance(table, TieredRowTable)
+        self.table = table
+        self.positions: dict[int, int] = {}
+        self.position = 0
+        self.before: RowBatch | None = None
+
+    def keys(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return random.zipf(1.2, random.integers(1, 300)) % self.KEYS
+
+    def check(self, batch: RowBatch) -> None:
+        there = batch.positions > 0
+        assert (batch.values[there] == batch.positions[there].astype(np.float32)[:, None]).all(), "bytes of two writes"
+
+    def look_up(self, random: np.random.Generator) -> None:
+        values, _ = self.table.lookup(self.keys(random))
+        assert (values == values[:, :1]).all(), "bytes of two writes"
+
+    def read(self, random: np.random.Generator) -> None:
+        self.check(self.table.read(self.keys(random)))
+        if random.integers(20) == 0:
+            for batch in self.table.scan(5_000):
+                self.check(batch)
+
+    def move(self, random: np.random.Generator) -> None:
+        keys = self.keys(random)
+        match int(random.integers(4)):
+            case 0:
+                self.store.make_room()
+            case 1:
+                self.table.demote(int(random.integers(500)))
+            case 2:
+                self.table.give_back(int(random.integers(200_000)))
+            case _:
+                self.table.pin(keys[:50])
+                self.table.prefetch(keys)
+                self.table.unpin(keys[:50])
+
+    def apply(self, random: np.random.Generator) -> None:
+        keys = np.unique(self.keys(random))
+        self.position += 1
+        match int(random.integers(10)):
+            case 0:
+                self.before = None
+                self.table.delete(keys, self.position)
+                for key in keys.tolist():
+                    self.positions.pop(key, None)
+            case 1 if self.before is not None:
+                self.table.restore(self.before)
+                known = zip(self.before.keys.tolist(), self.before.positions.tolist(), strict=True)
+                self.positions |= (restored := dict(known))
+                self.positions = {key: at for key, at in self.positions.items() if restored.get(key, 1)}
+                self.before = None
+            case 2:
+                self.store.allocate(int(random.integers(1, 600_000))).release()
+            case _:
+                rows = np.full((len(keys), self.DIM), self.position, np.float32)
+                self.table.prepare(keys)
+                self.before = self.table.write(keys, rows, self.position, images=bool(random.integers(2)))
+                self.positions |= dict.fromkeys(keys.tolist(), self.position)
+
+
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_readers_movers_and_one_applier_side_by_side_see_whole_rows_and_lose_none(
+    tmp_path: Path, seconds: float
+) -> None:
+    side, ended = Side(tmp_path), threading.Event()
+    problems: list[BaseException] = []
+
+    def repeat(act: Callable[[np.random.Generator], None], seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            while not ended.is_set():
+                act(random)
+        except BaseException as problem:  # noqa: BLE001  it is raised below, in the test's thread
+            problems.append(problem)
+            ended.set()
+
+    acts = [side.look_up, side.look_up, side.read, side.move, side.apply]
+    threads = [
+        threading.Thread(target=repeat, args=(act, seed), name=f"paramstream-test-{seed}")
+        for seed, act in enumerate(acts)
+    ]
+    with side.store:
+        for thread in threads:
+            thread.start()
+        ended.wait(seconds)
+        ended.set()
+        for thread in threads:
+            thread.join(30.0)
+        assert not problems, problems[0]
+        keys = np.array(sorted(side.positions))
+        batch = side.table.read(keys)
+        side.check(batch)
+        assert batch.positions.tolist() == [side.positions[key] for key in keys.tolist()]
+        assert len(side.table) == len(side.table.keys()) == len(keys)
+        usage = side.store.usage()
+        assert usage.held == usage.rows_bytes + usage.dense_bytes + usage.free_bytes

@@ -18,6 +18,7 @@ from paramstream.tiers.rows import OptimizerSpec, RowBatch, RowSpec
 from paramstream.tiers.rows.kernels import NumpyKernels
 from paramstream.tiers.rows.slots import SlotLayout
 from paramstream.tiers.rows.tiered import TieredRowTable
+from paramstream.tiers.rows.tiering import Tiering
 
 DIM = 64
 SGD = OptimizerSpec("sgd", {"lr": 1.0})
@@ -150,6 +151,25 @@ def test_a_pin_ends_with_its_row() -> None:
     assert tiers.table.demote(3) == 1
     tiers.table.unpin(np.arange(3))
     assert tiers.table.demote(3) == 2
+
+
+def test_a_row_that_is_prepared_after_it_was_chosen_to_leave_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers, keys = Tiers(), np.arange(10)
+    tiers.put(keys)
+    tiers.table.demote(5)
+    tiers.table.prefetch(keys)
+    move_down = vars(Tiering)["_move_down"]
+
+    def prepare_first(moved: Tiering, chosen: Ints, *, may_write: bool) -> int:
+        tiers.table.prepare(keys)
+        left: int = move_down(moved, chosen, may_write=may_write)
+        return left
+
+    monkeypatch.setattr(Tiering, "_move_down", prepare_first)
+    assert tiers.table.demote(10) == 0
+    tiers.table.apply(keys, np.full((10, DIM), -1.0, np.float32), 2, images=False)
+    assert tiers.get(keys) == (keys + 1).tolist()
+    assert len(tiers.table) == 10
 
 
 def test_more_rows_pinned_than_there_is_room_for_are_refused_and_none_is_pinned() -> None:
