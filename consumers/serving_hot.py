@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from ..consistency.gate import Ordering
 from ..consistency.vector import PartitionId
-from ..errors import ParamstreamError
+from ..errors import OutcomeUnknown, ParamstreamError
 from ..events.codec import EventFrame
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
 from ..events.row_keys import Keys
-from ..tiers.rows.copies import RowCopies
+from ..tiers.rows.copies import PIECE_ROWS, RowCopies
 from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
 from ..transport.directory import Directory
 from ..transport.lookups import Need
@@ -80,6 +80,19 @@ class _Table:
             self.floor[of] = at
             self.count -= len(forgotten)
 
+    def keep(
+        self,
+        keys: Keys,
+        partitions: npt.NDArray[np.int64],
+        values: npt.NDArray[Any],
+        there: Marks,
+        seen: Mapping[int, int],
+    ) -> None:
+        for number, position in seen.items():
+            mine = np.flatnonzero(partitions == number)
+            mine = mine[~self.is_of_before(number, position, keys[mine])]
+            self.copies.keep(keys[mine], values[mine], there[mine], np.full(len(mine), position, np.uint64))
+
     def is_of_before(self, number: int, position: int, keys: Keys) -> Marks:
         """Which of these keys may have been written behind `position` of their partition."""
         if position < self.floor.get(number, 0):
@@ -99,6 +112,8 @@ class HotTopic:
         found: list[PartitionRecord] = directory.request(
             DescribePartitions(topic.id, numbers), list[PartitionRecord], time_left(deadline)
         )
+        if len(found) < len(numbers):
+            raise OutcomeUnknown("nobody serves a partition at the moment", topic=topic.name)
         self._topic = topic
         self._nbytes = nbytes
         self._lock = threading.Lock()
@@ -116,15 +131,15 @@ class HotTopic:
         self, table: str, keys: Keys, partitions: npt.NDArray[np.int64], needs: Mapping[int, Need]
     ) -> tuple[Copied, dict[int, int]] | None:
         """What is known of these rows, and up to where that is true of each partition. None where nothing is."""
-        found = self._tables.get(table)
+        asked: list[int] = np.flatnonzero(np.bincount(partitions)).tolist()
+        with self._lock:
+            found = self._tables.get(table)
+            fresh = {n: at for n in asked if (at := self._fresh_to(n, needs.get(n))) is not None}
         if found is None:
             return None
-        with self._lock:
-            asked: list[int] = np.flatnonzero(np.bincount(partitions)).tolist()
-            fresh = {n: at for n in asked if (at := self._fresh_to(n, needs.get(n))) is not None}
-            usable = np.isin(partitions, list(fresh)) if len(fresh) < len(asked) else np.ones(len(keys), np.bool_)
-            values, there, known = found.copies.read(keys, usable)
-        return (values, there, known), fresh
+        usable = np.isin(partitions, list(fresh)) if len(fresh) < len(asked) else np.ones(len(keys), np.bool_)
+        # What is written from here on is dropped from these copies, and what is forgotten is gone from them too.
+        return found.copies.read(keys, usable), fresh
 
     def keep(
         self,
@@ -138,22 +153,22 @@ class HotTopic:
         """Answers, of which each partition's have seen at least `seen`."""
         # Made without the lock: that may take seconds.
         copies = None if table in self._tables else RowCopies(values.shape[1], values.dtype, self._nbytes)
-        with self._lock:
-            known = self._tables.get(table)
-            if known is None:
-                if copies is None:
-                    # Forgotten in between: the next answer begins anew.
-                    return
-                known = self._tables[table] = _Table(copies)
-                # What was written before is not remembered.
-                known.floor = {
-                    number: self._core.positions()[self._topic.id, number] for number in range(self._topic.partitions)
-                }
-            for number, position in seen.items():
-                mine = np.flatnonzero(partitions == number)
-                mine = mine[~known.is_of_before(number, position, keys[mine])]
-                positions = np.full(len(mine), position, np.uint64)
-                known.copies.keep(keys[mine], values[mine], there[mine], positions)
+        for at in range(0, len(keys), PIECE_ROWS):
+            piece = slice(at, at + PIECE_ROWS)
+            with self._lock:
+                known = self._tables.get(table) or self._begin(table, copies)
+                if known is not None:
+                    known.keep(keys[piece], partitions[piece], values[piece], there[piece], seen)
+
+    def _begin(self, table: str, copies: RowCopies | None) -> _Table | None:
+        """Under the lock. None where copies were forgotten in between, or nothing is followed any more: the next answer begins anew."""
+        if copies is None or self.ended:
+            return None
+        # What was written before is not remembered.
+        positions = self._core.positions()
+        floor = {number: positions[self._topic.id, number] for number in range(self._topic.partitions)}
+        self._tables[table] = made = _Table(copies, floor=floor)
+        return made
 
     def tables(self) -> list[RowCopies]:
         return [table.copies for table in list(self._tables.values())]
@@ -217,9 +232,13 @@ class HotTopic:
                 table.write(number, frame.position, np.frombuffer(frame.bulk, "<i8", payload.count).copy())
         elif isinstance(payload, Table):
             # Rows that are not there may begin with other values from now on.
-            self._tables.pop(payload.table, None)
+            altered = self._tables.pop(payload.table, None)
+            if altered is not None:
+                altered.copies.clear()
 
     def _forget(self) -> None:
+        for table in self._tables.values():
+            table.copies.clear()
         self._tables = {}
 
 

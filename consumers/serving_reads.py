@@ -260,7 +260,9 @@ class _Look:
             number = leg.line.next_number()
             # What it lacks is to be told in time.
             left_s = max(0.0, self._deadline - time.monotonic()) * 0.9
-            needs = tuple(self._needs.values())
+            needs = tuple(
+                need for number, need in self._needs.items() if number in {*leg.numbers, self._topic.partitions}
+            )
             wait_s = min(left_s, ALONE_S if needs and not self._others(leg) else ASIDE_S)
             frame = self._question.frame(number, self._topic.id, leg.numbers, needs, wait_s, asked)
             if not leg.line.send(frame):

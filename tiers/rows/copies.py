@@ -16,6 +16,9 @@ from .index import Ints, Marks
 from .kernels import kernels
 from .policy import EvictionPolicy
 
+PIECE_ROWS: Final = 16384
+"""Rows that are read under the lock at a time."""
+
 KEY_BYTES: Final = 17
 """Of each copy, beside its values: the key, the position, and whether the row is there."""
 
@@ -33,7 +36,7 @@ class CopyCounters:
 
 
 class RowCopies:
-    """Copies of at most so many rows of one table. Thread-safe: one lock, held for one batch."""
+    """Copies of at most so many rows of one table. Thread-safe: one lock, held for one batch, or a piece of it."""
 
     def __init__(self, dim: int, dtype: np.dtype[Any], nbytes: int) -> None:
         """Takes at most `nbytes` of memory in all, bit by bit as copies come. `ValueError` where that is no room for one.
@@ -76,16 +79,21 @@ class RowCopies:
 
         A copy that is not `usable` (n,) at the moment is not known.
         """
-        with self._lock:
-            slots = self._index.find(keys)
-            known = (slots >= 0) & usable
-            hits = int(np.count_nonzero(known))
-            self._hits += hits
-            self._misses += len(keys) - hits
-            if hits:
-                self._policy.touch(slots[known])
-            # What is unknown reads the last slot: any will do.
-            return self._values[slots], self._there[slots], known
+        values = np.empty((len(keys), self._values.shape[1]), self._values.dtype)
+        there, known = np.empty(len(keys), np.bool_), np.empty(len(keys), np.bool_)
+        for at in range(0, len(keys), PIECE_ROWS):
+            piece = slice(at, at + PIECE_ROWS)
+            with self._lock:
+                slots = self._index.find(keys[piece])
+                is_known = known[piece] = (slots >= 0) & usable[piece]
+                # What is unknown reads the last slot: any will do.
+                values[piece], there[piece] = self._values[slots], self._there[slots]
+                hits = int(np.count_nonzero(is_known))
+                self._hits += hits
+                self._misses += len(slots) - hits
+                if hits:
+                    self._policy.touch(slots[is_known])
+        return values, there, known
 
     def keep(self, keys: Ints, values: NDArray[Any], there: Marks, positions: NDArray[np.uint64]) -> None:
         """Copies of rows as of these positions, one for each; older ones of the same key make way, newer ones stay. Keys may repeat: of those the
