@@ -220,6 +220,31 @@ def test_versions_that_a_loss_brings_back_come_from_ssd(broker: FakeBroker, tmp_
         assert not replica.status().stale
 
 
+def test_what_lies_on_ssd_is_not_given_up_where_dram_is_short(broker: FakeBroker, tmp_path: Path) -> None:
+    with (
+        TieredStore(dram=5 * ONE // 2, ssd=f"{tmp_path}:4MiB") as store,
+        follow(broker, store, keep_versions=1) as replica,
+    ):
+        publish(broker, 1)
+        broker.weights.version(2, model(2.0))
+        kept = broker.weights.position
+        broker.weights.version(3, model(3.0))
+        broker.settle()
+        held = replica.weights()
+        for number in (4, 5):
+            broker.weights.version(number, model(float(number)))
+            broker.settle()
+        assert replica.status().stopped and held.version == 3
+        del held
+        for now in (1e6, 2e6):
+            broker.beat(now)
+        check(replica, 5)
+        broker.weights.open_epoch(end=kept)
+        broker.settle()
+        check(replica, 2)
+        assert not replica.status().stale
+
+
 def test_a_store_without_an_ssd_tier_cannot_rest(broker: FakeBroker) -> None:
     with TieredStore() as store, follow(broker, store) as replica, pytest.raises(InvalidEvent, match="ssd"):
         replica.demote()
