@@ -69,6 +69,26 @@ def test_a_version_that_ssd_damaged_is_fetched_from_the_log_again_K03(
         assert str(tmp_path) in str(caught.value)
 
 
+def test_a_damaged_version_is_not_mended_with_another_one_of_its_number_K03(
+    client: ps.Client, publisher: ps.Publisher, tmp_path: Path
+) -> None:
+    publisher.publish_weights(weights(1), version=1).durable.result(WAIT_S)
+    with (
+        ps.TieredStore(dram="4MiB", ssd=f"{tmp_path}:4MiB") as store,
+        client.replica("model", store=store, arrays="numpy") as replica,
+    ):
+        replica.rollback(1)
+        replica.wait(publisher.publish_weights(weights(9), version=1, rewind=True), WAIT_S)
+        check_weights(replica.weights(), weights(1), 1)
+        replica.demote()
+        damage(tmp_path)
+        with pytest.raises(ps.CorruptTier, match="version 1"):
+            replica.weights()
+        # The one that has the number now is damaged too, and the log has it.
+        replica.follow()
+        check_weights(replica.weights(), weights(9), 1)
+
+
 def test_a_value_that_ssd_damaged_is_fetched_from_the_log_again_K03(
     client: ps.Client, publisher: ps.Publisher, tmp_path: Path
 ) -> None:
