@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,9 @@ from ..tiers.store import TieredStore
 from .definitions import Defined, spec_of
 
 NO_TABLES: Mapping[str, Defined] = MappingProxyType({})
+
+KEPT_BYTES = 16 << 20
+"""Pieces of memory up to this size are used again by the process where they are freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Tables:
         if defined is before:
             return
         if before is None:
+            keep_freed_memory()
             self._store.rows(partition, definition.table, spec_of(definition))
         else:
             self._store.rows(partition, definition.table, spec_of(definition)).alter(spec_of(definition))
@@ -153,3 +158,12 @@ class Tables:
             )
         flat = np.frombuffer(frame.bulk[payload.count * ROW_KEY_BYTES :], DTYPES[payload.dtype])
         return RowChange(table, payload, keys, flat.copy().reshape(payload.count, payload.dim))
+
+
+@cache
+def keep_freed_memory() -> None:
+    """An event's rows and the image of what they replace are up to 2 MiB, made anew for each. glibc gives pieces as large as the largest
+    that was ever freed back to the system at once, and each page of the next one is faulted in again, which takes several times the
+    copy. It learns by what is freed.
+    """
+    np.empty(KEPT_BYTES, np.uint8)
