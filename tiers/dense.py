@@ -95,11 +95,6 @@ class DenseVersion:
         slot.seal()
 
     @property
-    def slot(self) -> Slot:
-        """Its memory, brought back first if need be, as `shared` does. For whoever knows that nobody demotes it meanwhile."""
-        return self._in_slot(lambda slot: slot)
-
-    @property
     def is_resident(self) -> bool:
         """Whether it lies in DRAM at this moment."""
         return self._slot is not None

@@ -306,7 +306,7 @@ class Life:
 
 def wrong_values(served: Any) -> list[str]:
     """Names of tensors that are not those of their version."""
-    buffer = served.dense.slot.readonly_buffer
+    buffer = served.dense.readonly_buffer()
     wrong: list[str] = []
     for name in NAMES:
         offset, nbytes = served.dense.extents[name]

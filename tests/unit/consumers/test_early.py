@@ -90,7 +90,7 @@ def weights(store: TieredStore) -> Iterator[Weights]:
 
 
 def holds(sealed: Sealed, arrays: Mapping[str, F32]) -> bool:
-    mapping = sealed.dense.slot.shared()
+    mapping = sealed.dense.shared()
     extents = sealed.dense.extents
     found = {n: np.frombuffer(mapping, np.float32, e.nbytes // 4, e.offset) for n, e in extents.items()}
     return found.keys() == arrays.keys() and all((found[name] == arrays[name]).all() for name in arrays)
@@ -273,7 +273,7 @@ def test_memory_that_comes_later_gives_the_same_version(at_once: int) -> None:
         served = weights.versions.served
         assert served is not None and holds(served, arrays) and weights.refetches == 0
         slots = store.usage().dense_bytes
-        assert slots == served.dense.slot.capacity
+        assert slots == served.dense.nbytes
         weights.versions.clear()
         assert (store.usage().staging_bytes, store.usage().dense_bytes) == (0, 0)
 

@@ -54,7 +54,7 @@ def again(log: Log, store: TieredStore, wanted: VersionRecord, newest: Sealed | 
 
 def values(sealed: Sealed, name: str) -> F32:
     extent = sealed.dense.extents[name]
-    return np.frombuffer(sealed.dense.slot.shared(), np.float32, extent.nbytes // 4, extent.offset)
+    return np.frombuffer(sealed.dense.shared(), np.float32, extent.nbytes // 4, extent.offset)
 
 
 def tensors(value: float, count: int = 3, size: int = 50) -> dict[str, F32]:

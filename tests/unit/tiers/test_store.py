@@ -71,7 +71,7 @@ def test_a_stream_of_versions_stays_within_three_slots() -> None:
             kept.append(DenseVersion(number, number << 1, b"", extents, slot))
             if len(kept) > 2:
                 kept.pop(0).release()
-            assert [int.from_bytes(version.slot.readonly_buffer[:8], "little") for version in kept] == [
+            assert [int.from_bytes(version.readonly_buffer()[:8], "little") for version in kept] == [
                 version.version for version in kept
             ]
         assert store.usage().held <= 3 * (total + PAGE)
