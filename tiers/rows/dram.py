@@ -5,6 +5,7 @@ Everything here is used under the lock of the table that it belongs to.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,15 @@ _MOST_GROWTH: Final = 1 << 16
 """and at most that many more than are needed."""
 _SPARE_SLOTS: Final = 1 << 17
 """Addresses beyond what the budget allows, for an undo that is charged past its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshState:
+    """State that is about to take the place of another."""
+
+    column: Column
+    filled: int
+    """Slots whose state it has."""
 
 
 class DramRows:
@@ -210,24 +220,31 @@ class DramRows:
         self.index.remove(keys)
         self._refund(held - self.index.nbytes)
 
-    def state_bytes(self, spec: RowSpec) -> int:
-        """What the state of all rows takes under `spec`, if that starts it anew; else 0."""
-        if spec.kind == self.spec.kind:
-            return 0
-        return Column(self.capacity, spec.state_width, spec.accumulate_dtype).bytes_for(self._usable)
+    def fresh_state(self, spec: RowSpec) -> FreshState | None:
+        """The state of all rows under `spec`, if that starts it anew. With the lock free, since it takes a second a GiB.
 
-    def alter(self, spec: RowSpec, charge: Charge) -> None:
-        """Takes another spec of the same dim and dtype. Raises what `charge` raises, with nothing changed."""
-        if spec.kind != self.spec.kind:
-            state = Column(self.capacity, spec.state_width, spec.accumulate_dtype)
-            # Both are held for a moment: the old state is there until the new one is whole.
-            growth = state.bytes_for(self._usable)
-            charge(growth)
-            self._charged += growth
-            state.use(self._usable)
-            state.array[: self.top] = spec.initial_state
-            self._refund(self._state.charged_bytes)
-            self._state = state
+        It is charged beside the old one, until `alter`. Raises `StorageFull` with nothing changed.
+        """
+        if spec.kind == self.spec.kind:
+            return None
+        column, usable, filled = Column(self.capacity, spec.state_width, spec.accumulate_dtype), self._usable, self.top
+        self._budget.charge(column.bytes_for(usable))
+        column.use(usable)
+        column.array[:filled] = spec.initial_state
+        return FreshState(column, filled)
+
+    def alter(self, spec: RowSpec, state: FreshState | None) -> None:
+        """Takes another spec of the same dim and dtype, and its `fresh_state`."""
+        if state is not None:
+            column, paid, old = state.column, state.column.charged_bytes, self._state
+            # Rows may have come up from a tier further down meanwhile; theirs starts anew too.
+            column.cut(self._usable)
+            column.use(self._usable)
+            column.array[state.filled : self.top] = spec.initial_state
+            self._budget.charge(max(0, column.charged_bytes - paid), forced=True)
+            self._budget.refund(max(0, paid - column.charged_bytes) + old.charged_bytes)
+            self._charged += column.charged_bytes - old.charged_bytes
+            self._state = column
         self._name_columns(spec)
 
     def clear(self) -> None:

@@ -260,12 +260,9 @@ class RowTable:
         with self._lock:
             # What was reserved begins as the old spec has it.
             self._let_go()
-        paid(
-            self._budget,
-            self._lock,
-            lambda: self._dram.state_bytes(spec),
-            lambda charge: self._dram.alter(spec, charge),
-        )
+        state = self._dram.fresh_state(spec)
+        with self._lock:
+            self._dram.alter(spec, state)
 
     def changed(self) -> Ints:
         """The keys written, removed or put back since the last call, each once. None is noted before the first call."""

@@ -172,6 +172,19 @@ def test_another_kind_of_optimizer_starts_the_state_anew_and_other_settings_keep
     assert batch.positions.tolist() == [1]
 
 
+def test_an_alter_that_has_no_room_changes_nothing() -> None:
+    budget = Budget(1 << 22)
+    table = RowTable("emb", RowSpec(64, "float32", SGD), budget)
+    keys = np.arange(4000, dtype=np.int64)
+    table.write(keys, np.ones((4000, 64), np.float32), 1, images=False)
+    held = table.nbytes
+    with pytest.raises(StorageFull):
+        table.alter(RowSpec(64, "float32", ADAM))
+    assert (table.spec.kind, table.nbytes, budget.held) == ("sgd", held, held)
+    table.apply(keys, np.ones((4000, 64), np.float32), 2, images=False)
+    assert not table.lookup(keys)[0].any()
+
+
 def test_loaded_rows_are_taken_where_they_are_newer() -> None:
     table = table_of(ADAGRAD)
     table.apply(ints(1, 2), floats([1, 1], [2, 2]), 5, images=False)
