@@ -173,7 +173,7 @@ def test_another_kind_of_optimizer_starts_the_state_anew_and_other_settings_keep
 
 
 def test_an_alter_that_has_no_room_changes_nothing() -> None:
-    budget = Budget(1 << 22)
+    budget = Budget(5 << 19)
     table = RowTable("emb", RowSpec(64, "float32", SGD), budget)
     keys = np.arange(4000, dtype=np.int64)
     table.write(keys, np.ones((4000, 64), np.float32), 1, images=False)
