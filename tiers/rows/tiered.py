@@ -56,8 +56,8 @@ class TieredRowTable(RowTable):
 
     @property
     def error(self) -> StorageFull | CorruptTier | None:
-        """Why the last row that was to leave DRAM stayed, until one leaves again, or why one could not be read; None where all is well."""
-        return self._tiers.error
+        """Why the last row that was to leave DRAM stayed, until one leaves again; else the last read that failed. None: all is well."""
+        return self._tiers.write_error or self._tiers.read_error
 
     @property
     def ssd_nbytes(self) -> int:
@@ -211,7 +211,7 @@ class TieredRowTable(RowTable):
                     self._budget.refund(credit.left)
             raise self._budget.full(wanted)
         except StorageFull as error:
-            raise self._cannot_leave(error) from tiers.error
+            raise self._cannot_leave(error) from tiers.write_error
         finally:
             tiers.holds_back = False
 
@@ -246,7 +246,7 @@ class TieredRowTable(RowTable):
 
     def _cannot_leave(self, error: StorageFull) -> StorageFull:
         """`error`, with the reason why rows do not make room."""
-        why = self.error.problem if isinstance(self.error, StorageFull) else "those that are left are in use"
+        why = "those that are left are in use" if self._tiers.write_error is None else self._tiers.write_error.problem
         return StorageFull(f"{error.problem}; no more rows of {self.name!r} can leave: {why}", remedy=error.remedy)
 
     # Under the lock.

@@ -81,8 +81,10 @@ class Tiering:
         self.ssd: Final = SsdRows(dram.spec, create, budget)
         self.counts = TierCounts()
         """Changed under the table's lock."""
-        self.error: StorageFull | CorruptTier | None = None
-        """Why the last row that was to be moved or read was not; None again once one is written."""
+        self.write_error: StorageFull | None = None
+        """Why the last row that was to leave DRAM stayed, until one leaves again."""
+        self.read_error: CorruptTier | None = None
+        """The last read that failed."""
         self.demoting: Final = threading.RLock()
         """Held while rows move down."""
         self.holds_back = False
@@ -288,7 +290,7 @@ class Tiering:
             batch = self.ssd.read(cold.reading, cold.addresses, cold.keys)
         except CorruptTier as error:
             with self._lock:
-                self.error = error
+                self.read_error = error
                 self._count(failed_reads=len(error.keys))
             raise
         with self._lock:
@@ -337,7 +339,7 @@ class Tiering:
                 self._stay(chosen[half:], error)
                 chosen, batch = chosen[:half], batch.take(np.arange(half))
             else:
-                self.error = self.error if failed else None
+                self.write_error = self.write_error if failed else None
                 return left + self._written(chosen, batch, addresses)
         return left
 
@@ -375,7 +377,7 @@ class Tiering:
         with self._lock:
             self._policy.stay(slots)
             self._count(failed_writes=len(slots))
-            self.error = error
+            self.write_error = error
             self._try_at = self._clock() + TRY_AGAIN_S
 
     def _place_what_fits(self, batch: RowBatch, addresses: Ints, *, must: bool) -> int:
