@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import acts_brokers, acts_calls, acts_disk, acts_network, acts_replicas, acts_sessions, acts_shared
+from . import acts_brokers, acts_calls, acts_disk, acts_network, acts_replicas, acts_rows, acts_sessions, acts_shared
 from .act import Act
 
 ACTS: dict[str, Act] = {
@@ -15,5 +15,6 @@ ACTS: dict[str, Act] = {
         *acts_sessions.ACTS,
         *acts_disk.ACTS,
         *acts_shared.ACTS,
+        *acts_rows.ACTS,
     ]
 }

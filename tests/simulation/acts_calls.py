@@ -28,7 +28,7 @@ def put(world: World, chance: random.Random) -> None:
     }
     how, observes = chance.choice(HOW), chance.random() < 0.7
     if producer.can_call() and world.is_awake(producer):
-        seen = _observed(world, producer, chance).read() if observes else Seen()
+        seen = observed(world, producer, chance).read() if observes else Seen()
         producer.put(topic, keys, seen, how)
         world.trace.note(f"{producer.name} puts {keys}: {how}")
 
@@ -37,7 +37,7 @@ def publish(world: World, chance: random.Random) -> None:
     producer, topic = chance.choice(world.producers), chance.choice(world.topics)
     if producer.can_call() and world.is_awake(producer):
         world.versions += 1
-        producer.publish(topic, world.versions, _observed(world, producer, chance).read())
+        producer.publish(topic, world.versions, observed(world, producer, chance).read())
         world.trace.note(f"{producer.name} publishes the {world.versions}th version")
 
 
@@ -60,7 +60,7 @@ def crash_producer(world: World, chance: random.Random) -> None:
         producer.crash()
 
 
-def _observed(world: World, producer: SimProducer, chance: random.Random) -> SimConsumer:
+def observed(world: World, producer: SimProducer, chance: random.Random) -> SimConsumer:
     """Mostly the same one."""
     return world.reads[producer.name] if chance.random() < 0.7 else chance.choice(world.consumers)
 

@@ -46,6 +46,7 @@ from .disk import Disk, WatchedLog, WatchedPartition
 from .files import Killed
 from .memory import WatchedMemory
 from .network import Asked, Connection, FetchedFrames, Item, Told
+from .rows import table_of
 from .topics import SimTopic
 
 RING_BYTES = 1500
@@ -167,7 +168,8 @@ class SimBroker:
             if isinstance(log, WatchedMemory):
                 log.replay(records, "owner")
                 log.append(claim)
-            for effect in core.open(int(clock_s * 1e9), self._ns, self._log.boot, self._log.failed_writes):
+            effects = core.open(int(clock_s * 1e9), self._ns, self._log.boot, self._log.failed_writes)
+            for effect in effects + table_of(core, self._ns):
                 if isinstance(effect, Append):
                     owned.append(effect)
             durable.sync()

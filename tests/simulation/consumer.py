@@ -15,7 +15,6 @@ from paramstream.consumers.effects import Deliver, EpochBegan
 from paramstream.consumers.snapshots.seeding import Seed
 from paramstream.errors import EventLost, LogTruncated, OutcomeUnknown, ParamstreamError, ParamstreamTimeout
 from paramstream.events.codec import decode_event
-from paramstream.tiers.entries import Entry
 from paramstream.transport.calls import PartitionRecord
 from paramstream.transport.directory import Ask
 from paramstream.transport.messages import Demoted, Following, Heartbeat, Welcome
@@ -26,7 +25,7 @@ from .network import Connection, FetchedFrames, Item, Told
 from .recorded import History
 from .seen import Seen
 from .snapshot_disk import SnapshotDisk
-from .states import States
+from .states import Entries, States
 from .topics import SimTopic
 
 
@@ -255,8 +254,9 @@ class SimConsumer:
     def topic_states(self) -> list[TopicState]:
         return list(self._living().applier.topics.values())
 
-    def entries(self, partition: PartitionId) -> dict[bytes, Entry]:
-        return dict(self._living().store.entries(partition).items())
+    def held(self, partition: PartitionId) -> Entries:
+        """Entries and rows of a state partition."""
+        return self._living().held(partition)
 
     def position(self, partition: PartitionId) -> int:
         """What is applied of it; 0 while it is not there."""

@@ -18,6 +18,7 @@ from paramstream.events.validate import put_values
 from .consumer import SimConsumer
 from .life import Life, wrong_values
 from .recorded import history_problems
+from .rows import writes_of_rows
 from .shared_world import SharedWorld
 from .standing import SimLog
 from .states import Entries, changed_by
@@ -31,7 +32,7 @@ def writes_in(frame: EventFrame) -> list[Write]:
     if isinstance(frame.payload, Delete):
         return writes_of_delete(frame.payload.keys)
     if not isinstance(frame.payload, Put):
-        return []
+        return writes_of_rows(frame)
     return list(dict.fromkeys(write_of(bytes(value)) for _, value in put_values(frame.payload, frame.bulk)))
 
 
@@ -131,9 +132,9 @@ def _fenced_stay_out(world: World) -> Iterable[str]:
 def _state(world: World, consumer: SimConsumer) -> Iterable[str]:
     for partition in consumer.follows:
         expected = fold(world.disk.log(partition))
-        entries = consumer.entries(partition)
-        if entries != expected:
-            yield f"{consumer.name} holds {entries} of {partition}, the log says {expected}"
+        held = consumer.held(partition)
+        if held != expected:
+            yield f"{consumer.name} holds {held} of {partition}, the log says {expected}"
 
 
 def _served(world: World, consumer: SimConsumer) -> Iterable[str]:
@@ -191,7 +192,7 @@ def _pasts_stand(world: World) -> Iterable[str]:
 
 
 def fold(log: SimLog) -> Entries:
-    """The entries of a state partition as every replica must have them."""
+    """The entries and rows of a state partition as every replica must have them."""
     entries: Entries = {}
     for frame in log.records():
         entries = changed_by(entries, frame)

@@ -34,9 +34,10 @@ from paramstream.transport.messages import Hello
 from .aside import Aside, Turns
 from .consumer_link import SimLink
 from .recorded import History
+from .rows import rows_held
 from .seen import Seen
 from .snapshot_disk import SnapshotDisk
-from .states import States
+from .states import Entries, States
 from .topics import SimTopic
 from .versions import NAMES, tensor_of
 from .writes import Part, keys_of, write_of, write_of_version
@@ -129,8 +130,8 @@ class Life:
         """Its start state is served: before that nobody reads it."""
         self._served: dict[int, int] = {}
         """Topic → the position of the version that is served."""
-        self._held: dict[PartitionId, dict[bytes, int]] = {}
-        """State partition → the positions of its entries by key, while the start state is not complete."""
+        self._held: dict[PartitionId, dict[bytes | int, int]] = {}
+        """State partition → the positions of its entries and rows by key, while the start state is not complete."""
         self._at = dict(scope.starts)
         """What is applied, or passed by a jump."""
         for at in scope.latest:
@@ -260,12 +261,16 @@ class Life:
         else:
             at = self.core.position(partition)
             expected = self.home.states.entries(partition, at)
-            held = dict(self.store.entries(partition).items())
+            held = self.held(partition)
             self._must(expected in (None, held), f"holds {held} of {partition} at {at:x}, the events say {expected}")
+
+    def held(self, partition: PartitionId) -> Entries:
+        """Entries and rows of a state partition."""
+        return {**dict(self.store.entries(partition).items()), **rows_held(self.store, partition)}
 
     def _check_replay(self, partition: PartitionId, step: Step | None) -> None:
         """Rule 3: what was copied late carries a position above the floor, and older events do not touch it."""
-        held = {key: entry.position for key, entry in self.store.entries(partition).items()}
+        held = {key: item.position for key, item in self.held(partition).items()}
         before, self._held[partition] = self._held.get(partition, {}), held
         if isinstance(step, Deliver):
             at = step.frame.position

@@ -30,6 +30,7 @@ from paramstream.transport.messages import Refused
 from .mutation import Mutation, Patch
 from .mutations_disk import DISK
 from .mutations_replicas import REPLICAS
+from .mutations_rows import ROWS
 from .mutations_shared import SHARED
 
 # --- what stands there instead --------------------------------------------------------------------------------------------
@@ -81,6 +82,7 @@ MUTATIONS = {
     for mutation in [
         *SHARED,
         *REPLICAS,
+        *ROWS,
         *DISK,
         Mutation(
             "gate",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from paramstream.brokers import calls, fetching, following, loop, opening, owning, partition, reports, syncing, trimming
+from paramstream.brokers.effects import Append
 from paramstream.brokers.membership import SlotMember
 from paramstream.brokers.opening import Opener, Opening
 from paramstream.brokers.owned import Owned
@@ -31,7 +32,7 @@ from paramstream.errors import ConnectFailed, ParamstreamError
 from paramstream.eventlog import counting
 from paramstream.eventlog.log import Member
 from paramstream.events.codec import MAGIC as EVENT_MAGIC
-from paramstream.events.codec import Buffer
+from paramstream.events.codec import Buffer, EventFrame
 from paramstream.events.kinds import Table
 from paramstream.transport.messages import UP, Fetch, Welcome, decode_message, encode_message
 from paramstream.transport.sockets import Socket
@@ -39,6 +40,7 @@ from paramstream.transport.wire import Message
 
 from .clock import Clock
 from .network import Connection, FetchedFrames, Item
+from .rows import table_of
 from .shared_log import ClusterLog, SharedKafka, Tenure
 
 WINDOW_BYTES = 1 << 20
@@ -214,6 +216,15 @@ class TakeOver:
 
 class SteppedOpener(Opener):
     """Gives a `TakeOver` for what is taken over, which the worker knows what to do with."""
+
+    def claimed(self, opening: Opening, records: Iterable[EventFrame]) -> None:
+        """As a call of a user would have it, every state partition has its table from the beginning."""
+        super().claimed(opening, records)
+        core = opening.owned.core
+        for effect in table_of(core, self._monotonic_ns()):
+            if isinstance(effect, Append):
+                opening.owned.append(effect)
+        opening.waits_for = max(opening.waits_for, core.sequenced if opening.owned.lasts else 0)
 
     def open(self, partition: PartitionId, settings: PartitionSettings, tables: Sequence[Table] = ()) -> Owned:
         return cast("Owned", TakeOver(self, self.begin(partition, settings, tables)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from paramstream.consistency.vector import PartitionId
 from paramstream.errors import Fenced
@@ -25,10 +25,13 @@ from paramstream.transport.messages import Ack, Heartbeat, Refused
 
 from .network import Asked, Connection, Item, Told
 from .recorded import History
+from .rows import RowHow, row_draft
 from .seen import Seen
 from .topics import SimTopic
 from .versions import after, new_call, publishing
 from .writes import Part, Write, name_of_delete, value_of, version_of
+
+K = TypeVar("K", bytes, int)
 
 WINDOW_BYTES = 4_000
 """Small, so that calls wait for it."""
@@ -60,7 +63,8 @@ class Made:
 
     write: Write
     call: Call
-    keys: Mapping[PartitionId, bytes]
+    keys: Collection[PartitionId]
+    """Where it goes."""
     reads: frozenset[Part]
     """What its writer had read before."""
     outcomes: list[str] = field(default_factory=list[str])
@@ -184,14 +188,11 @@ class SimProducer:
 
     def put(self, topic: SimTopic, keys: Mapping[PartitionId, bytes], seen: Seen, how: How = "put") -> None:
         """One event in each partition of `keys`."""
-        core = self.core
-        assert core is not None
-        if not core.partitions.keys() >= keys.keys():
-            return  # A partition has stopped: the call raises at once.
-        self._observe(core, seen)
-        call = Call(tuple(keys), topic.persistence)
-        write = self._made(call, keys, seen.parts)
-        self._do(core.submit(call, [draft_of(partition, key, write, how) for partition, key in keys.items()]))
+        self._submit(topic, keys, seen, lambda partition, key, write: draft_of(partition, key, write, how))
+
+    def change_rows(self, topic: SimTopic, keys: Mapping[PartitionId, int], seen: Seen, how: RowHow) -> None:
+        """One event in each partition of `keys`."""
+        self._submit(topic, keys, seen, lambda partition, key, write: row_draft(partition, key, write, how))
 
     def publish(self, topic: SimTopic, count: int, seen: Seen) -> None:
         """A whole version, whose number goes up with `count`; its events go as their turn comes."""
@@ -201,11 +202,27 @@ class SimProducer:
         self._observe(core, seen)
         version = version_of(count, (self.name, self.incarnation, len(self.made)))
         call = new_call(topic, version)
-        self._made(call, {topic.weights: b""}, seen.parts)
+        self._made(call, [topic.weights], seen.parts)
         events = publishing(topic, version, self.name, self.incarnation)
         self._stream = call, events, next(events)
         self._do(core.begin(call))
         self._go_on()
+
+    def _submit(
+        self,
+        topic: SimTopic,
+        keys: Mapping[PartitionId, K],
+        seen: Seen,
+        draft: Callable[[PartitionId, K, Write], Draft],
+    ) -> None:
+        core = self.core
+        assert core is not None
+        if not core.partitions.keys() >= keys.keys():
+            return  # A partition has stopped: the call raises at once.
+        self._observe(core, seen)
+        call = Call(tuple(keys), topic.persistence)
+        write = self._made(call, keys, seen.parts)
+        self._do(core.submit(call, [draft(partition, key, write) for partition, key in keys.items()]))
 
     def _go_on(self) -> None:
         core = self.core
@@ -227,9 +244,9 @@ class SimProducer:
         if seen.token is not None:
             self._recorder.observes(seen.token, seen.vector)
 
-    def _made(self, call: Call, keys: Mapping[PartitionId, bytes], reads: Collection[Part]) -> Write:
+    def _made(self, call: Call, keys: Collection[PartitionId], reads: Collection[Part]) -> Write:
         write = self.name, self.incarnation, len(self.made)
-        made = Made(write, call, keys, frozenset(reads))
+        made = Made(write, call, tuple(keys), frozenset(reads))
         self.made.append(made)
         self.live.append(made)
         self._by_call[id(call)] = made

@@ -15,7 +15,10 @@ from paramstream.events.kinds import Commit, Delete, Put
 from paramstream.events.validate import put_values
 from paramstream.tiers.entries import Entry
 
-Entries = Mapping[bytes, Entry]
+from .rows import Row, change_rows
+
+Entries = Mapping[bytes | int, Entry | Row]
+"""Entries by their keys, and rows by theirs."""
 
 
 def changed_by(entries: Entries, frame: EventFrame) -> Entries:
@@ -31,13 +34,17 @@ def changed_by(entries: Entries, frame: EventFrame) -> Entries:
             for key in frame.payload.keys:
                 changed.pop(key, None)
         case _:
-            pass
+            change_rows(changed, frame)
     return expired_by(changed, frame.time)
 
 
 def expired_by(entries: Entries, time: int) -> Entries:
     """What is left when an event or epoch record was stamped with `time`."""
-    return {key: entry for key, entry in entries.items() if entry.deadline is None or entry.deadline > time}
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if isinstance(entry, Row) or not (entry.deadline or time + 1) <= time
+    }
 
 
 class States:
