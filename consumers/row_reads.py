@@ -44,11 +44,12 @@ class RowReads:
         Raises `UnknownTopic` where no partition followed has such a table, `InvalidEvent` for a key of one that is not.
         """
         tables = self._tables(topic, table)
-        spec = next(iter(tables.values())).spec
+        other = next(iter(tables.values()))
+        spec = other.spec
         values, found = np.empty((len(keys), spec.dim), spec.value_dtype), np.empty(len(keys), np.bool_)
         for number, places in self._by_partition(topic, table, keys):
             # One that lacks the definition yet has no rows: to any other its keys are unknown too.
-            rows = tables.get(number) or next(iter(tables.values()))
+            rows = tables.get(number, other)
             if places is None:
                 return rows.lookup(keys)
             values[places], found[places] = rows.lookup(keys[places])
