@@ -51,8 +51,12 @@ def test_what_comes_right_behind_the_event_that_meets_another_claim_is_not_refus
     with a_world(SEED) as world:
         assert isinstance(world, SharedWorld)
         chance = world.stream("moves")
-        process = next(each for each in world.running.values() if len(each.partitions.owned) > 1)
-        partition = next(each for each in process.partitions.owned if each[0])
+        process, partition = next(
+            (each, partition)
+            for each in world.running.values()
+            for partition, owned in each.partitions.owned.items()
+            if owned.core.settings.role == "state"
+        )
         connection = Connection(10_000, cast("Peer", _Silent()), process)
         process.connections[connection.id] = connection
         process.received(connection, Hello(FORMAT))
