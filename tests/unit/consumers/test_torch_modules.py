@@ -41,7 +41,7 @@ class Stream:
         self.waiting: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
         self.calls: list[NDArray[np.int64]] = []
         self.applied = 0
-        self.lost = False
+        self.lost = set[int]()
         self.asked: list[NDArray[np.int64]] = []
 
     def lookup(
@@ -62,7 +62,7 @@ class Stream:
         return len(self.calls)
 
     def wait(self, target: Any, timeout: float = 30.0) -> None:
-        if self.lost:
+        if target in self.lost:
             raise ps.EventLost("the log does not have it")
         self.apply(target)
 
@@ -219,6 +219,23 @@ def test_a_key_that_repeats_in_a_batch_is_summed_before_it_is_published() -> Non
     assert grads.tolist() == [[3.0] * DIM]
 
 
+def test_a_graph_that_is_kept_publishes_the_same_gradients_each_time() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users")
+    loss = ours(torch.tensor([5])).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert [grads.tolist() for _, grads in stream.waiting] == [[[1.0] * DIM]] * 2
+
+
+def test_gradients_that_are_asked_for_by_name_publish_nothing() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users")
+    weight = torch.ones(DIM, requires_grad=True)
+    torch.autograd.grad((ours(torch.tensor([5])) * weight).sum(), [weight])
+    assert stream.calls == []
+
+
 def test_with_an_optimizer_attached_gradients_wait_for_its_step_and_go_together() -> None:
     stream = Stream()
     ours = ps.torch.Embedding(stream, stream, "users")
@@ -278,10 +295,9 @@ def test_gradients_that_were_lost_are_told_by_the_next_forward_and_training_goes
     stream = Stream()
     ours = ps.torch.Embedding(stream, stream, "users")
     ours(torch.tensor([1])).sum().backward()
-    stream.lost = True
+    stream.lost = {1}
     with pytest.raises(ps.EventLost):
         ours(torch.tensor([1]))
-    stream.lost = False
     ours(torch.tensor([1])).sum().backward()
     assert ours.published == 2
 

@@ -132,3 +132,16 @@ class SlotSteps(RuleBasedStateMachine):
 
 SlotSteps.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 test_slots_keep_what_is_pinned_and_find_what_is_ready = SlotSteps.TestCase
+
+
+def test_a_page_of_which_a_row_is_read_is_not_given_up() -> None:
+    slots = Slots(PER_PAGE)
+    slots.add_page()
+    taken = slots.reserve(ints([1, 2]))
+    slots.arrive(taken, np.ones(2, np.bool_))
+    slots.pin(taken[:1])
+    assert slots.remove_page() is None
+    slots.unpin(taken[:1])
+    assert slots.remove_page() == 0
+    assert slots.find(ints([1, 2])).tolist() == [-1, -1]
+    assert (slots.free, slots.ready, slots.pages) == (0, 0, 0)
