@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import xxhash
+from safetensors.numpy import save
 
 import paramstream as ps
 from feeding.fakes import FakeBroker
@@ -25,11 +27,13 @@ from paramstream.consumers.replica import Replica
 from paramstream.consumers.snapshots.entry_pages import decode_page, encode_page
 from paramstream.consumers.snapshots.folder import in_order, topic_folder, topic_folders
 from paramstream.consumers.snapshots.row_pages import decode_rows, encode_rows
+from paramstream.consumers.time_marks import TimeMarks, decode_marks, encode_marks
 from paramstream.errors import BindFailed, CorruptLog, InvalidEvent, ParamstreamError
 from paramstream.events.codec import decode_vector, encode_vector
 from paramstream.events.digest import checksum
 from paramstream.events.manifest import decode_manifest, digest_of, encode_manifest, vector_of
 from paramstream.events.tensorfile import decode_header, encode_header
+from paramstream.producers.table_files import TableFile
 from paramstream.tiers.entries import Entry
 
 # --- snapshots ----------------------------------------------------------------------------------------------------------
@@ -156,6 +160,40 @@ def row_page(data: bytes) -> None:
     once_more = decode_rows(memoryview(again), TABLE, "again")
     for name in ("keys", "values", "state", "positions"):
         assert getattr(once_more, name).tobytes() == getattr(found, name).tobytes()
+
+
+def time_marks(data: bytes) -> None:
+    """Marks whose digest is right: they are as they were saved, or refused."""
+    found = decode_marks(xxhash.xxh3_64_digest(data) + data, 77, "marks")
+    again = decode_marks(encode_marks(77, found), 77, "again")
+    assert {number: each.kept for number, each in again.items()} == {n: each.kept for n, each in found.items()}
+    for marks in found.values():
+        assert marks.older(-1) == 0
+        marks.look(1 << 40, 1 << 40)
+        marks.look((1 << 40) + 1, (1 << 40) + 1)
+
+
+def saved_marks() -> Iterable[bytes]:
+    marks = TimeMarks()
+    for at in range(1, 200):
+        marks.look(at, 10**9 * at)
+    yield encode_marks(77, {0: marks, 1: TimeMarks()})[8:]
+
+
+def table_file(data: bytes) -> None:
+    """A file that a user imports: rows of the table, or refused."""
+    with folder() as name:
+        path = Path(name) / "f.safetensors"
+        path.write_bytes(data)
+        file = TableFile(path, TABLE)
+        assert sum(len(keys) for keys, _ in file.pieces()) == len(file)
+        assert all(0 <= number < 3 for number in file.partitions(3))
+
+
+def table_files() -> Iterable[bytes]:
+    keys, rows = np.arange(4), np.ones((4, 3), np.float32)
+    yield save({"keys": keys, "rows": rows})
+    yield save({"rows": rows, "keys": keys, "state": np.zeros((4, 7), np.float32)})
 
 
 def tensor_header(data: bytes) -> None:
@@ -286,6 +324,8 @@ TARGETS = (
     Target("entries-page", page, pages),
     Target("rows-page", row_page, lambda: [snapshot_files()["rows-0-0-0000.safetensors"]]),
     Target("tensor-header", tensor_header, checkpoints),
+    Target("time-marks", time_marks, saved_marks),
+    Target("table-file", table_file, table_files, errors=(InvalidEvent,)),
     Target("processor-state", processor_state, states, errors=(CorruptLog, InvalidEvent)),
     Target("processor-file", processor_file, processor_files),
     Target("state-names", state_names, lambda: [b"snapshot-00000001\nsnapshot-00000001\n0000000000000007.snapshot\nx"]),

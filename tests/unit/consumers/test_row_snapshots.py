@@ -266,11 +266,11 @@ def test_a_table_that_a_damaged_copy_defined_otherwise_is_that_of_the_copy_befor
 def test_a_table_larger_than_memory_is_copied_and_a_row_evicted_and_then_deleted_stays_away_L09(
     world: RowWorld, tmp_path: Path
 ) -> None:
-    state, table, dram, rows = world.broker.state, table_of("users", "adagrad", dim=16), 4 << 20, 40_000
+    state, table, dram, rows = world.broker.state, table_of("users", "adagrad", dim=16), 3 << 20, 25_000
     state.write(table)
     write_rows(state, table, [-1], 7)
-    for at in range(0, rows, 10_000):
-        write_rows(state, table, range(at, at + 10_000), at)
+    for at in range(0, rows, 5_000):
+        write_rows(state, table, range(at, at + 5_000), at)
     replica = world.replica(store=TieredStore(dram, ssd=f"{tmp_path}/one:64MiB"))
     world.settle()
     held = world.stores[-1].row_tables(state.partition)["users"]
