@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from paramstream.tiers.budget import Budget
 from paramstream.tiers.rows import InitSpec, OptimizerSpec, RowBatch, RowSpec, RowTable
-from paramstream.tiers.rows.initial import initial_rows
 from paramstream.tiers.rows.kernels import NumpyKernels, kernels
 from paramstream.tiers.rows.optimizers import step
 
@@ -232,7 +231,7 @@ class RowTableMachine(RuleBasedStateMachine):
 
     def _held(self, key: int) -> Row:
         """The row under `key`, or what one would begin with."""
-        first = initial_rows(self.spec, np.array([key], np.int64))[0]
+        first = NumpyKernels().initial_rows(self.spec, np.array([key], np.int64))[0]
         fresh = np.full(self.spec.state_width, self.spec.initial_state, np.float32)
         return self.model.get(key, Row(first, fresh, 0))
 

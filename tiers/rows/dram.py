@@ -14,7 +14,6 @@ from ..budget import Budget
 from .batch import RowBatch
 from .columns import Column
 from .index import RESERVED, Charge, Ints
-from .initial import initial_rows
 from .kernels_numpy import Columns, NumpyKernels, Positions
 from .spec import RowSpec
 
@@ -144,7 +143,7 @@ class DramRows:
         columns = self.columns
         columns.keys[slots] = keys
         columns.positions[slots] = 0
-        self.kernels.scatter(columns.values, slots, initial_rows(columns.spec, keys), np.arange(len(keys)))
+        self.kernels.scatter(columns.values, slots, self.kernels.initial_rows(columns.spec, keys), np.arange(len(keys)))
         columns.state[slots] = columns.spec.initial_state
         return slots
 

@@ -5,6 +5,8 @@ Importing this imports numba and compiles, or loads what was compiled before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from . import compiled_rows as compiled
 from .hash_index import HashIndex
 from .index import MOST_INDEX_BYTES, Ints, RowIndex
+from .initial import mixed_seed
 from .kernels_numpy import Before, Changed, Columns, Folded, NumpyKernels
 from .optimizers import Floats
 from .spec import OptimizerSpec, RowSpec
@@ -26,9 +29,18 @@ class NumbaKernels(NumpyKernels):
     def make_ready(self, spec: RowSpec) -> None:
         if spec.optimizer is not None and spec.accumulate_dtype == np.float32:
             compiled.compiled_pass(spec.kind)
+        if spec.init.kind == "normal":
+            _normal()
 
     def new_index(self, most_bytes: int = MOST_INDEX_BYTES) -> RowIndex:
         return HashIndex(most_bytes)
+
+    def exact_rows(self, spec: RowSpec, keys: Ints) -> NDArray[np.float64]:
+        if spec.init.kind != "normal":
+            return super().exact_rows(spec, keys)
+        rows = np.empty((len(keys), spec.dim), np.float64)
+        _normal()(keys, mixed_seed(spec.init), spec.init.settings["std"], rows)
+        return rows
 
     def gather(self, column: NDArray[Any], slots: Ints) -> NDArray[Any]:
         rows = np.empty((len(slots), column.shape[1]), column.dtype)
@@ -111,6 +123,14 @@ class NumbaKernels(NumpyKernels):
         )  # fmt: skip
         before = Before(values[:taken], state[:taken], positions[:taken]) if images else None
         return which[:taken], before
+
+
+@cache
+def _normal() -> Callable[..., None]:
+    """Compiled for the first table that begins so."""
+    from .compiled_initial import normal
+
+    return normal
 
 
 def _settings(optimizer: OptimizerSpec) -> tuple[Any, ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .index import MOST_INDEX_BYTES, DictIndex, Ints, RowIndex
+from .initial import exact_rows
 from .optimizers import Floats, step
 from .spec import OptimizerSpec, RowSpec
 
 Positions = NDArray[np.uint64]
+
+_BLOCK_VALUES: Final = 1 << 15
+"""First values made at a time: their steps then stay in the processor's cache, which is several times as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,21 @@ class NumpyKernels:
     def new_index(self, most_bytes: int = MOST_INDEX_BYTES) -> RowIndex:
         """An empty index that may grow to about so many bytes."""
         return DictIndex()
+
+    def initial_rows(self, spec: RowSpec, keys: Ints) -> NDArray[Any]:
+        """What rows under `keys` hold before they were written: (n, dim) of the table's dtype."""
+        rows = np.empty((len(keys), spec.dim), spec.value_dtype)
+        if spec.init.kind == "constant":
+            rows[:] = np.float64(spec.init.settings["value"]).astype(spec.value_dtype)
+            return rows
+        step = max(1, _BLOCK_VALUES // spec.dim)
+        for start in range(0, len(keys), step):
+            rows[start : start + step] = self.exact_rows(spec, keys[start : start + step]).astype(spec.value_dtype)
+        return rows
+
+    def exact_rows(self, spec: RowSpec, keys: Ints) -> NDArray[np.float64]:
+        """The same before it is rounded, of a kind that is no constant."""
+        return exact_rows(spec.init, keys, spec.dim)
 
     def gather(self, column: NDArray[Any], slots: Ints) -> NDArray[Any]:
         """A copy of the rows of `slots` (all ≥ 0)."""

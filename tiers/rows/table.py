@@ -22,7 +22,6 @@ from .batch import RowBatch, empty_batch, joined, newest
 from .credit import paid
 from .dram import DramRows
 from .index import RESERVED, Ints, Marks
-from .initial import initial_rows
 from .kernels import kernels as chosen_kernels
 from .kernels_numpy import Changed, NumpyKernels
 from .noted import NotedKeys
@@ -111,7 +110,7 @@ class RowTable:
             piece = slice(start, start + PIECE_ROWS)
             misses += self._lookup_piece(keys[piece], values[piece], found[piece])
         if misses:
-            values[~found] = initial_rows(self.spec, keys[~found])
+            values[~found] = self._kernels.initial_rows(self.spec, keys[~found])
         return values, found
 
     def prefetch(self, keys: Ints) -> int:

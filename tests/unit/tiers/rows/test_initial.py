@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paramstream.tiers.rows import InitSpec, RowSpec
-from paramstream.tiers.rows.initial import initial_rows
+from paramstream.tiers.rows.kernels import NumpyKernels
 
 KEYS = np.arange(-4000, 4000, dtype=np.int64) * 7919
 NORMAL = InitSpec("normal", {"std": 2.0}, seed=7)
@@ -23,12 +23,14 @@ PINNED_FIRST = [
 PINNED_DIGEST = "85e93bccfb2c37dee1abec27a479febbc35cf3ea78db45be48859a7eb7c1d269"
 
 
-def rows_of(init: InitSpec, dtype: str = "float64", dim: int = 32, keys: np.ndarray = KEYS) -> np.ndarray:
-    return initial_rows(RowSpec(dim, dtype, None, init), keys)
+def rows_of(
+    kernels: NumpyKernels, init: InitSpec, dtype: str = "float64", dim: int = 32, keys: np.ndarray = KEYS
+) -> np.ndarray:
+    return kernels.initial_rows(RowSpec(dim, dtype, None, init), keys)
 
 
-def test_a_normal_start_has_mean_variance_and_tails_of_the_normal_distribution() -> None:
-    values = rows_of(NORMAL).ravel() / 2.0
+def test_a_normal_start_has_mean_variance_and_tails_of_the_normal_distribution(kernels: NumpyKernels) -> None:
+    values = rows_of(kernels, NORMAL).ravel() / 2.0
     count = values.size
     assert abs(values.mean()) < 5 / math.sqrt(count)
     assert abs(values.var() - 1) < 5 * math.sqrt(2 / count)
@@ -40,8 +42,8 @@ def test_a_normal_start_has_mean_variance_and_tails_of_the_normal_distribution()
         assert abs(outside - share * count) < 5 * math.sqrt(share * count) + 1
 
 
-def test_a_uniform_start_fills_its_range_evenly() -> None:
-    values = rows_of(UNIFORM).ravel()
+def test_a_uniform_start_fills_its_range_evenly(kernels: NumpyKernels) -> None:
+    values = rows_of(kernels, UNIFORM).ravel()
     assert -1 <= values.min() < -0.999
     assert 2.999 < values.max() <= 3
     counts, _ = np.histogram(values, bins=64, range=(-1, 3))
@@ -49,37 +51,39 @@ def test_a_uniform_start_fills_its_range_evenly() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 63 + 5 * math.sqrt(2 * 63)
 
 
-def test_columns_and_neighbouring_keys_have_nothing_to_do_with_each_other() -> None:
-    values = rows_of(NORMAL, dim=16, keys=np.arange(20_000))
+def test_columns_and_neighbouring_keys_have_nothing_to_do_with_each_other(kernels: NumpyKernels) -> None:
+    values = rows_of(kernels, NORMAL, dim=16, keys=np.arange(20_000))
     correlations = np.corrcoef(np.concatenate((values[:-1], values[1:]), axis=1).T) - np.eye(32)
     assert np.abs(correlations).max() < 6 / math.sqrt(20_000)
 
 
-def test_a_row_starts_the_same_whatever_is_asked_beside_it() -> None:
-    together = rows_of(NORMAL)
-    alone = np.concatenate([rows_of(NORMAL, keys=KEYS[i : i + 1]) for i in range(0, len(KEYS), 997)])
+def test_a_row_starts_the_same_whatever_is_asked_beside_it(kernels: NumpyKernels) -> None:
+    together = rows_of(kernels, NORMAL)
+    alone = np.concatenate([rows_of(kernels, NORMAL, keys=KEYS[i : i + 1]) for i in range(0, len(KEYS), 997)])
     assert together[::997].tobytes() == alone.tobytes()
     # The first columns of a wider table start alike too.
-    assert rows_of(NORMAL, dim=8).tobytes() == np.ascontiguousarray(together[:, :8]).tobytes()
+    assert rows_of(kernels, NORMAL, dim=8).tobytes() == np.ascontiguousarray(together[:, :8]).tobytes()
 
 
-def test_another_seed_gives_other_rows_and_a_seed_counts_modulo_2_to_the_64() -> None:
+def test_another_seed_gives_other_rows_and_a_seed_counts_modulo_2_to_the_64(kernels: NumpyKernels) -> None:
     other = InitSpec("normal", {"std": 2.0}, seed=8)
     same = InitSpec("normal", {"std": 2.0}, seed=7 - 2**64)
-    assert not (rows_of(other) == rows_of(NORMAL)).any()
-    assert rows_of(same).tobytes() == rows_of(NORMAL).tobytes()
+    assert not (rows_of(kernels, other) == rows_of(kernels, NORMAL)).any()
+    assert rows_of(kernels, same).tobytes() == rows_of(kernels, NORMAL).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_narrow_rows_are_the_exact_ones_rounded_once(dtype: str) -> None:
+def test_narrow_rows_are_the_exact_ones_rounded_once(kernels: NumpyKernels, dtype: str) -> None:
     for init in (NORMAL, UNIFORM):
         narrow = RowSpec(1, dtype).value_dtype
-        assert rows_of(init, dtype).tobytes() == rows_of(init).astype(narrow).tobytes()
+        assert rows_of(kernels, init, dtype).tobytes() == rows_of(kernels, init).astype(narrow).tobytes()
 
 
-def test_the_bits_are_these_on_every_machine() -> None:
+def test_the_bits_are_these_on_every_machine(kernels: NumpyKernels) -> None:
     extremes = np.array([0, -1, 1, 2**63 - 1, -(2**63)], np.int64)
-    values = rows_of(NORMAL, "float32", 2, extremes)
+    values = rows_of(kernels, NORMAL, "float32", 2, extremes)
     assert [value.hex() for value in values[:, 0].astype(float).tolist()] == PINNED_FIRST
-    digest = hashlib.sha256(rows_of(NORMAL).astype("<f8").tobytes() + rows_of(UNIFORM).astype("<f8").tobytes())
+    digest = hashlib.sha256(
+        rows_of(kernels, NORMAL).astype("<f8").tobytes() + rows_of(kernels, UNIFORM).astype("<f8").tobytes()
+    )
     assert digest.hexdigest() == PINNED_DIGEST
