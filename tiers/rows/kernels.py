@@ -1,8 +1,8 @@
 """Which loops a process uses for its row tables.
 
-The first call of `kernels` imports numba, and compiles what all tables need; the first table of a kind of optimizer, or of
-`Normal` rows, compiles what that one needs: 5 s of one core for all there is. What is compiled is kept in `__pycache__`, in `NUMBA_CACHE_DIR`, or in the user's cache, and
-taken from there in half a second by the next process.
+The first call of `kernels` imports numba, and compiles what all tables need; the first table of a kind of optimizer, or of `Normal`
+rows, compiles what that one needs: 5 s of one core for all there is. What is compiled is kept in `__pycache__`, in `NUMBA_CACHE_DIR`,
+or in the user's cache, and taken from there in half a second by the next process.
 """
 
 from __future__ import annotations
