@@ -44,8 +44,9 @@ def default_arrays() -> ArrayKind:
 
 
 def is_torch(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # Another thread may be in the middle of importing torch: before it has tensors, nobody has one.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(value, tensor)
 
 
 def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:

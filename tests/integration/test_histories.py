@@ -60,15 +60,26 @@ def test_threads_that_share_a_publisher_and_a_replica_record_what_holds(broker: 
     path = tmp_path / "history.jsonl"
     with ps.connect(broker.endpoint, history=path) as client, ps.connect(broker.endpoint, history=path) as other:
         client.create_topic("model", partitions=3)
-        replica = client.replica("model")
+        client.create_table("model", "t", dim=2, optimizer=ps.Adagrad(0.1))
+        replica = client.replica("model", arrays="numpy")
         pub, rival = client.publisher("model", "t0", observes=replica), other.publisher("model", "t1", replica)
 
         def work(seed: int) -> None:
             chance = random.Random(seed)
             for _ in range(60):
                 keys = [f"k{n}" for n in chance.sample(range(4), chance.choice((1, 1, 3)))]
-                chance.choice((pub, rival)).put_many(dict.fromkeys(keys, b""))
+                mine, rows = chance.choice((pub, rival)), chance.sample(range(4), chance.choice((1, 3)))
+                match chance.randrange(5):
+                    case 0:
+                        mine.put_many(dict.fromkeys(keys, b""))
+                    case 1:
+                        mine.publish_rows("t", rows, np.ones((len(rows), 2), np.float32))
+                    case 2:
+                        mine.delete_rows("t", rows)
+                    case _:
+                        mine.publish_gradients("t", rows, np.ones((len(rows), 2), np.float32))
                 replica.get(f"k{chance.randrange(4)}")
+                replica.lookup("t", chance.sample(range(5), 2))
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
         for thread in threads:
@@ -78,6 +89,8 @@ def test_threads_that_share_a_publisher_and_a_replica_record_what_holds(broker: 
             assert not thread.is_alive()
         for each in (pub, rival):
             each.flush()
+    read = {line.key.split("/", 1)[1] for _, line in read_lines(path) if isinstance(line, Read)}
+    assert read >= {f"rows/t/{key}" for key in range(5)}
     check(path)
 
 

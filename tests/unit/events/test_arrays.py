@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any, cast
 
 import ml_dtypes
@@ -101,3 +103,8 @@ def test_a_tensor_that_is_more_than_its_values_is_refused_by_name() -> None:
 def test_an_impossible_shape_is_refused() -> None:
     with pytest.raises(InvalidEvent):
         nbytes_of("float32", (2, -1))
+
+
+def test_an_array_is_described_while_another_thread_is_importing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert describe("w", np.zeros(3, np.float32)) == ("float32", (3,))
