@@ -227,7 +227,8 @@ class PartitionCore:
             check_event(frame, self.settings.role, self.state)
             if not log_has_room:
                 raise StorageFull(
-                    "the broker's log is at its limit", remedy="Raise log_limit, or let replicas catch up"
+                    "the broker's log is at its limit",
+                    remedy="Raise log_limit, or let replicas and processors catch up",
                 )
         except ParamstreamError as error:
             return [Answer(peer, self._refuse(frame, last, error))]

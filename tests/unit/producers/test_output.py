@@ -121,6 +121,17 @@ def test_a_life_that_repeats_its_inputs_writes_only_what_is_missing(sink: Sink) 
     assert sink.keys() == sorted(3 * [key.encode() for key in KEYS])
 
 
+def test_dense_gradients_are_cut_the_same_way_in_every_life_and_written_once(sink: Sink) -> None:
+    def write(output: Output) -> None:
+        output.publish_dense_gradients(WEIGHTS, step=3)
+
+    for _ in range(2):
+        step(sink.open(), 5, write)
+    assert sink.sources(0) == [(5, 0), (5, 1), (5, 2)]
+    with pytest.raises(InvalidEvent, match="NaN"):
+        step(sink.open(), 6, lambda output: output.publish_dense_gradients({"w": np.array([np.nan])}, step=4))
+
+
 def test_values_are_copied_when_the_step_gives_them(sink: Sink) -> None:
     output = sink.open()
     value, weights = bytearray(b"before"), np.ones(4, np.float32)
