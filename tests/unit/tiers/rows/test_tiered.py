@@ -19,6 +19,7 @@ from paramstream.tiers.rows.kernels import NumpyKernels
 from paramstream.tiers.rows.slots import SlotLayout
 from paramstream.tiers.rows.tiered import TieredRowTable
 from paramstream.tiers.rows.tiering import Tiering
+from reference.waiting import eventually
 
 DIM = 64
 SGD = OptimizerSpec("sgd", {"lr": 1.0})
@@ -349,6 +350,10 @@ def test_updates_of_one_row_beside_its_moves_are_all_there_M06(updates: int) -> 
         for position in range(1, updates + 1):
             tiers.table.prepare(keys)
             tiers.table.apply(keys, gradient, position, images=False)
+            if position % 100 == 0:
+                # In between it seldom gets away: it is in use, or was changed while it was written.
+                so_far = sum(moved)
+                eventually(lambda so_far=so_far: sum(moved) > so_far)
     finally:
         ended.set()
         mover.join(WAIT_S)
@@ -356,7 +361,7 @@ def test_updates_of_one_row_beside_its_moves_are_all_there_M06(updates: int) -> 
     assert tiers.table.read(keys).positions.tolist() == [updates]
     tiers.table.demote(1)
     assert tiers.get(keys) == [float(updates)], "what was written last is the newest"
-    assert sum(moved) > 5
+    assert sum(moved) >= updates // 100
 
 
 def test_lookups_of_many_threads_beside_changes_and_evictions_see_whole_rows_that_never_go_back() -> None:
