@@ -235,15 +235,15 @@ def test_a_failed_lookup_leaves_nothing_pinned(small: Setup) -> None:
 
 def test_two_tables_share_the_slab_and_the_second_gets_its_share() -> None:
     dram, truth, other = Budget(1 << 30), Truth(DIM), Truth(5, "float64")
-    truth.fill(range(100_000))
-    other.fill(range(100_000))
-    tier = Hbm(1 << 20, dram, torch.device("cpu"))
+    truth.fill(range(8_000))
+    other.fill(range(8_000))
+    tier = Hbm(1 << 18, dram, torch.device("cpu"))
     try:
         first = tier.table((1, "first"), DIM, "float32", truth.read)
-        asked = np.arange(30_000, dtype=np.int64)
+        asked = np.arange(8_000, dtype=np.int64)
         tier.prefetch(first, asked)
         assert first.pages == tier.slab.pages
-        assert len(first) == (1 << 20) // ROW_BYTES
+        assert len(first) == (1 << 18) // ROW_BYTES
         second = tier.table((1, "second"), 5, "float64", other.read)
         tier.prefetch(second, asked)
         assert second.pages == first.pages == tier.slab.pages // 2
