@@ -34,6 +34,11 @@ def test_every_name_that_is_there_is_public() -> None:
     assert sorted(names - set(paramstream.__all__)) == []
 
 
+def test_the_torch_modules_are_at_the_front_door_and_a_star_import_does_not_hide_torch() -> None:
+    assert paramstream.torch.__name__ == "paramstream.consumers.torch"
+    assert "torch" not in paramstream.__all__
+
+
 def test_every_public_class_and_function_says_what_it_is() -> None:
     def is_silent(value: object) -> bool:
         return isinstance(value, type | types.FunctionType) and not value.__doc__
