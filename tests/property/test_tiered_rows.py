@@ -138,9 +138,7 @@ class World:
             case 2 | 3:
                 self.table.prefetch(self.keys())
             case 4 if len(self.pinned) < 2:
-                keys = self.keys(most=10)
-                self.table.pin(keys)
-                self.pinned.append(keys)
+                self.pinned.append(self.table.pin(self.keys(most=10)))
             case _ if self.pinned:
                 self.table.unpin(self.pinned.pop())
             case _:
@@ -297,9 +295,9 @@ class Side:
             case 2:
                 self.table.give_back(int(random.integers(200_000)))
             case _:
-                self.table.pin(keys[:50])
+                pinned = self.table.pin(keys[:50])
                 self.table.prefetch(keys)
-                self.table.unpin(keys[:50])
+                self.table.unpin(pinned)
 
     def apply(self, random: np.random.Generator) -> None:
         keys = np.unique(self.keys(random))
@@ -318,6 +316,9 @@ class Side:
                 self.before = None
             case 2:
                 self.store.allocate(int(random.integers(1, 600_000))).release()
+            case 3:
+                self.table.alter(RowSpec(self.DIM, "float32", OPTIMIZERS[random.integers(len(OPTIMIZERS))]))
+                self.before = None
             case _:
                 rows = np.full((len(keys), self.DIM), self.position, np.float32)
                 self.table.prepare(keys)

@@ -118,15 +118,18 @@ class RowTable:
         self._checked_keys(keys)
         return 0
 
-    def pin(self, keys: Ints) -> None:
-        """Brings the rows under `keys` into DRAM, and keeps those that are there until `unpin` or their end. Creates none.
+    def pin(self, keys: Ints) -> Ints:
+        """Brings the rows under `keys` into DRAM, and keeps them there until `unpin` or their end. Creates none.
 
-        Raises `StorageFull` where they have no room together, and `CorruptTier`, with nothing pinned.
+        Returns the keys of those that are there, each once: what is handed to `unpin`. Raises `StorageFull` where they have no room
+        together, and `CorruptTier`, with nothing pinned.
         """
-        self._checked_keys(keys)
+        with self._lock:
+            keys = np.unique(self._checked_keys(keys))
+            return keys[self._are_there(self._dram.find(keys))]
 
     def unpin(self, keys: Ints) -> None:
-        """Undoes one `pin` of each of these keys."""
+        """Undoes the `pin` that returned these keys."""
         self._checked_keys(keys)
 
     def read(self, keys: Ints) -> RowBatch:
@@ -262,6 +265,10 @@ class RowTable:
         state = self._dram.fresh_state(spec)
         with self._lock:
             self._dram.alter(spec, state)
+            self._altered(spec)
+
+    def _altered(self, spec: RowSpec) -> None:
+        """Under the lock: what lies in DRAM is of `spec` now."""
 
     def changed(self) -> Ints:
         """The keys written, removed or put back since the last call, each once. None is noted before the first call."""

@@ -27,7 +27,7 @@ from .tiering import BATCH_ROWS, BESIDE_BYTES, ColdRead, Tiering
 
 
 def distinct(keys: Ints) -> Ints:
-    """The keys without repeats, sorted: for a few thousand three times as fast as `np.unique`, which hashes them."""
+    """The keys without repeats, sorted: a few thousand in a twentieth of the time of `np.unique`, which hashes them."""
     ordered = np.sort(keys)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
 
@@ -81,18 +81,20 @@ class TieredRowTable(RowTable):
             moved += 0 if cold is None else self._tiers.move_up(cold, must=False)
         return moved
 
-    def pin(self, keys: Ints) -> None:
+    def pin(self, keys: Ints) -> Ints:
         missing = distinct(self._checked_keys(keys))
         pinned = missing[:0]
         try:
             while True:
                 with self._lock:
-                    is_cold = self._tiers.pin_keys(missing, self._dram.find(missing))
-                    pinned = np.concatenate((pinned, missing[~is_cold]))
-                    missing = missing[is_cold]
+                    locations = self._dram.find(missing)
+                    hot = self._are_there(locations)
+                    self._tiers.pin_keys(missing[hot], locations[hot])
+                    pinned = np.concatenate((pinned, missing[hot]))
+                    missing = missing[locations < ABSENT]
                     cold = self._look(missing)
                 if cold is None:
-                    return
+                    return pinned
                 if not self._tiers.move_up(cold, must=True):
                     raise self._cannot_leave(self._budget.full(len(missing) * self._dram.slot_bytes))
         except BaseException:
@@ -145,10 +147,12 @@ class TieredRowTable(RowTable):
         goes = positions < np.uint64(position)
         if up_to is not None:
             goes &= positions <= np.uint64(up_to)
-        hot, cold = self._dram.batch(locations[goes & ~is_cold]), known.take(which[goes[is_cold]])
+        before = None
+        if images:
+            before = joined([self._dram.batch(locations[goes & ~is_cold]), known.take(which[goes[is_cold]])])
         self._note(keys[goes])
         self._drop(keys[goes], locations[goes])
-        return joined([hot, cold]) if images else None
+        return before
 
     def restore(self, before: RowBatch) -> None:
         charge = partial(self._budget.charge, forced=True)
@@ -177,8 +181,9 @@ class TieredRowTable(RowTable):
     def alter(self, spec: RowSpec) -> None:
         with self._tiers.demoting:
             super().alter(spec)
-            with self._lock:
-                self._tiers.ssd.alter(spec)
+
+    def _altered(self, spec: RowSpec) -> None:
+        self._tiers.ssd.alter(spec)
 
     def clear(self) -> None:
         with self._tiers.demoting:

@@ -24,7 +24,7 @@ from ...errors import CorruptTier, StorageFull
 from ..budget import HIGH_WATER, LOW_WATER, Budget
 from .batch import RowBatch, empty_batch
 from .dram import DramRows
-from .index import ABSENT, RESERVED, Charge, Ints, Marks
+from .index import ABSENT, RESERVED, Charge, Ints
 from .policy import EvictionPolicy
 from .slot_file import Storage
 from .spec import RowSpec
@@ -162,13 +162,10 @@ class Tiering:
         """Undoes one `pin`."""
         self._policy.unpin(slots)
 
-    def pin_keys(self, keys: Ints, locations: Ints) -> Marks:
-        """Pins the rows (unique) that are in DRAM for a user. Returns which are cold."""
-        hot = (locations >= 0) & (locations < RESERVED)
-        self.pin(locations[hot])
-        self._pinned_keys.update(keys[hot].tolist())
-        is_cold: Marks = locations < ABSENT
-        return is_cold
+    def pin_keys(self, keys: Ints, slots: Ints) -> None:
+        """Pins rows (unique) in DRAM for a user."""
+        self.pin(slots)
+        self._pinned_keys.update(keys.tolist())
 
     def unpin_keys(self, keys: Ints) -> None:
         """Undoes one `pin_keys` of each key that has one, of a row that was not deleted since."""

@@ -145,7 +145,7 @@ def test_what_is_pinned_stays_while_all_else_leaves() -> None:
 def test_a_pin_ends_with_its_row() -> None:
     tiers = Tiers()
     tiers.put(np.arange(3))
-    tiers.table.pin(np.arange(3))
+    assert tiers.table.pin(np.array([2, 9, 1, 2, 0])).tolist() == [0, 1, 2]
     tiers.table.delete(np.array([1]), 10)
     tiers.position = 10
     tiers.put(np.array([1]))
