@@ -2,11 +2,13 @@
 
 import hashlib
 import math
+import statistics
 
 import numpy as np
 import pytest
 
 from paramstream.tiers.rows import InitSpec, RowSpec
+from paramstream.tiers.rows.initial import mixed_seed
 from paramstream.tiers.rows.kernels import NumpyKernels
 
 KEYS = np.arange(-4000, 4000, dtype=np.int64) * 7919
@@ -87,3 +89,25 @@ def test_the_bits_are_these_on_every_machine(kernels: NumpyKernels) -> None:
         rows_of(kernels, NORMAL).astype("<f8").tobytes() + rows_of(kernels, UNIFORM).astype("<f8").tobytes()
     )
     assert digest.hexdigest() == PINNED_DIGEST
+
+
+def test_a_key_far_out_in_the_tail_starts_where_the_distribution_says(kernels: NumpyKernels) -> None:
+    for number in (0, 1 << 12, 5 << 30, 2**64 - 1, 2**64 - (9 << 28), 1 << 50):
+        key = key_of_hash(number, NORMAL)
+        value = rows_of(kernels, NORMAL, dim=1, keys=np.array([key], np.uint64).view(np.int64))[0, 0] / 2.0
+        share = ((number >> 12) + 0.5) * 2.0**-52
+        expected = (
+            statistics.NormalDist().inv_cdf(share) if share < 0.5 else -statistics.NormalDist().inv_cdf(1 - share)
+        )
+        assert math.isclose(value, expected, rel_tol=1e-9)
+
+
+def key_of_hash(number: int, init: InitSpec) -> int:
+    """The key whose first column is hashed to `number`: every step of the hash can be taken back."""
+    return unmixed((unmixed(number) - 0x9E3779B97F4A7C15) % 2**64) ^ int(mixed_seed(init))
+
+
+def unmixed(number: int) -> int:
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        number = (number ^ number >> shift ^ number >> 2 * shift) * pow(factor, -1, 2**64) % 2**64
+    return number
