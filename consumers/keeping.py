@@ -157,7 +157,7 @@ class Keeping:
         failed = (
             f"{error.code}: {error}" for each in writing if each is not None and (error := each.error) is not None
         )
-        errors = (error for topic in self._topics.values() if (error := topic.error or topic.expiry_error))
+        errors = (said for topic in self._topics.values() if (said := topic.error or topic.expiry_error))
         return self._error or next(errors, "") or next(failed, "")
 
     def step(self, now: float) -> None:

@@ -16,7 +16,12 @@ WAIT_S = 60.0
 DRAM = 10 << 20
 """Less than the table, with its state."""
 ROWS, DIM, EVENTS = 60_000, 16, 150
-OPTIMIZERS = [ps.SGD(0.1), ps.Adagrad(0.1), ps.Adam(0.01), ps.RowwiseAdagrad(0.1)]
+OPTIMIZERS: list[ps.SGD | ps.Adagrad | ps.Adam | ps.RowwiseAdagrad] = [
+    ps.SGD(0.1),
+    ps.Adagrad(0.1),
+    ps.Adam(0.01),
+    ps.RowwiseAdagrad(0.1),
+]
 
 
 def small_store(folder: Path) -> ps.TieredStore:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 import safetensors.numpy
 import safetensors.torch
@@ -56,7 +58,7 @@ def test_a_file_that_does_not_fit_the_table_is_refused_before_a_byte_leaves(clie
     client.create_table("ads", "users", dim=2)
     pub, path = client.publisher("ads", producer="trainer"), tmp_path / "f.safetensors"
     keys, rows = np.arange(3), np.ones((3, 2), np.float32)
-    wrong: list[tuple[str, dict[str, np.ndarray]]] = [  # type: ignore[type-arg]
+    wrong: list[tuple[str, dict[str, npt.NDArray[Any]]]] = [
         ("needs the tensors", {"keys": keys}),
         ("needs the tensors", {"keys": keys.astype(np.int32), "rows": rows}),
         ("float64", {"keys": keys, "rows": rows.astype(np.float64)}),

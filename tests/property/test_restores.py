@@ -21,7 +21,12 @@ from reference.weights import check_weights
 STATE = 3
 KEYS = [f"k{number}".encode() for number in range(12)]
 ROW_KEYS = [-1, 2**63 - 1, *range(8)]
-OPTIMIZERS = [ps.SGD(0.5), ps.SGD(0.25), ps.Adagrad(0.5, initial_accumulator_value=0.1), ps.Adagrad(0.25)]
+OPTIMIZERS: list[ps.SGD | ps.Adagrad] = [
+    ps.SGD(0.5),
+    ps.SGD(0.25),
+    ps.Adagrad(0.5, initial_accumulator_value=0.1),
+    ps.Adagrad(0.25),
+]
 PRODUCERS = ("a", "b", "c")
 Tensors = dict[str, npt.NDArray[Any]]
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import paramstream as ps
@@ -23,7 +24,7 @@ def small_store(folder: Path) -> ps.TieredStore:
     return ps.TieredStore(dram=DRAM, ssd=f"{folder}:256MiB")
 
 
-def publish_rows(pub: ps.Publisher, keys: np.ndarray, value: float) -> ps.Receipt:  # type: ignore[type-arg]
+def publish_rows(pub: ps.Publisher, keys: npt.NDArray[np.int64], value: float) -> ps.Receipt:
     """Where the log is full, its keeper makes room."""
     deadline = time.monotonic() + 2 * WAIT_S
     while True:

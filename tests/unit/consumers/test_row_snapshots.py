@@ -39,10 +39,13 @@ class RowWorld(World):
         super().__init__(root, **settings)
         self.stores: list[TieredStore] = []
 
-    def replica(self, start: str = "latest", store: TieredStore | None = None, **options: object) -> Replica:
+    def replica(self, start: str = "latest", **options: object) -> Replica:
+        """`store`: another than one that is large enough."""
         # A definition is applied once it is durable.
         self.broker.durable = {p: writer.position for p, writer in self.broker.writers.items()}
-        self.stores.append(TieredStore("64MiB") if store is None else store)
+        store = options.pop("store", None) or TieredStore("64MiB")
+        assert isinstance(store, TieredStore)
+        self.stores.append(store)
         return super().replica(start, store=self.stores[-1], **options)
 
     def rows(self, at: int = -1) -> dict[tuple[int, str], list[tuple[bytes, ...]]]:
