@@ -46,7 +46,7 @@ class HbmCounters:
     dropped: int = 0
     """Rows dropped because they changed below."""
     refreshed: int = 0
-    """Of those: asked for again, because somebody wanted them."""
+    """Rows asked for again after a change, because somebody wanted them; such too that changed on their way in."""
     passed: int = 0
     """Rows not brought in, because all slots were in use, or too many others were asked for."""
     failures: int = 0
