@@ -108,6 +108,7 @@ def key_of_hash(number: int, init: InitSpec) -> int:
 
 
 def unmixed(number: int) -> int:
-    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
-        number = (number ^ number >> shift ^ number >> 2 * shift) * pow(factor, -1, 2**64) % 2**64
+    # The factors' inverses modulo 2**64.
+    for shift, inverse in ((31, 0x319642B2D24D8EC3), (27, 0x96DE1B173F119089), (30, 1)):
+        number = (number ^ number >> shift ^ number >> 2 * shift) * inverse % 2**64
     return number
