@@ -39,6 +39,21 @@ class Reading:
     turns: list[tuple[SlotFile, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class ColdRead:
+    """Rows that were found to be cold, and a read of them that has begun."""
+
+    places: Ints
+    """Where they stand among the keys that were looked for."""
+    owner: Ints
+    """For each of these places, which of `keys` stands there."""
+    keys: Ints
+    """Without repeats."""
+    addresses: Ints
+    """Theirs."""
+    reading: Reading
+
+
 class SsdRows:
     """The rows of one table that lie on SSD. Thread-safe. Holds no lock while the disk works."""
 

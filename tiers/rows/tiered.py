@@ -22,14 +22,16 @@ from .index import ABSENT, RESERVED, Charge, Ints, Marks
 from .kernels_numpy import Changed, NumpyKernels
 from .slot_file import Storage
 from .spec import RowSpec
+from .ssd import ColdRead
 from .table import RowCounters, RowTable
-from .tiering import BATCH_ROWS, BESIDE_BYTES, ColdRead, Tiering
+from .tiering import BATCH_ROWS, BESIDE_BYTES, Tiering
 
 
 def distinct(keys: Ints) -> Ints:
     """The keys without repeats, sorted: a few thousand in a twentieth of the time of `np.unique`, which hashes them."""
     ordered = np.sort(keys)
-    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    found: Ints = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    return found
 
 
 MOST_TRIES: Final = 8

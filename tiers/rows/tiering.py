@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from .index import ABSENT, RESERVED, Charge, Ints
 from .policy import EvictionPolicy
 from .slot_file import Storage
 from .spec import RowSpec
-from .ssd import Reading, SsdRows
+from .ssd import ColdRead, SsdRows
 from .tier_counts import TierCounts
 
 BESIDE_BYTES: Final = 23
@@ -49,21 +49,6 @@ TRY_AGAIN_S: Final = 1.0
 
 _COLD: Final = ABSENT - 1
 """The location of address 0; those of higher addresses go down from there."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColdRead:
-    """Rows that were found to be cold, and a read of them that has begun."""
-
-    places: Ints
-    """Where they stand among the keys that were looked for."""
-    owner: Ints
-    """For each of these places, which of `keys` stands there."""
-    keys: Ints
-    """Without repeats."""
-    addresses: Ints
-    """Theirs."""
-    reading: Reading
 
 
 class Tiering:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -344,6 +345,9 @@ def test_updates_of_one_row_beside_its_moves_are_all_there_M06(updates: int) -> 
             moved.append(tiers.table.demote(1))
             tiers.table.prefetch(keys)
 
+    def has_moved(times: int) -> bool:
+        return sum(moved) >= times
+
     mover = threading.Thread(target=move, name="paramstream-test-mover")
     mover.start()
     try:
@@ -352,8 +356,8 @@ def test_updates_of_one_row_beside_its_moves_are_all_there_M06(updates: int) -> 
             tiers.table.apply(keys, gradient, position, images=False)
             if position % 100 == 0:
                 # In between it seldom gets away: it is in use, or was changed while it was written.
-                so_far = sum(moved)
-                eventually(lambda so_far=so_far: sum(moved) > so_far)
+                expected = sum(moved) + 1
+                eventually(partial(has_moved, expected))
     finally:
         ended.set()
         mover.join(WAIT_S)
