@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import ml_dtypes
@@ -94,10 +95,7 @@ class RowSpec:
     @property
     def value_dtype(self) -> np.dtype[Any]:
         """`dtype` as numpy has it."""
-        try:
-            return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
-        except TypeError:
-            raise InvalidEvent(f"no dtype is called {self.dtype!r}") from None
+        return _dtype_of(self.dtype)
 
     @property
     def is_floating(self) -> bool:
@@ -123,3 +121,11 @@ class RowSpec:
     def initial_state(self) -> float:
         """What every number of a new row's state is."""
         return 0.0 if self.optimizer is None else self.optimizer.initial_state
+
+
+@cache  # Each event asks for it.
+def _dtype_of(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise InvalidEvent(f"no dtype is called {name!r}") from None
