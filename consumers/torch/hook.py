@@ -66,6 +66,8 @@ class GradientHook:
         self._unseen: deque[Accepted] = deque()
         self.published = 0
         """Calls of `publish_gradients`."""
+        self.receipt: Accepted | None = None
+        """Of the last of them."""
         self.skipped = 0
         """Steps whose gradients were not finite and were left out, under `nonfinite="skip"`."""
 
@@ -109,6 +111,7 @@ class GradientHook:
         passes: Literal["refuse", "pass"] = "pass" if self._nonfinite == "pass" else "refuse"
         receipt = self._publisher.publish_gradients(self._table, keys, grads, passes, timeout=self._timeout)
         self.published += 1
+        self.receipt = receipt
         if self._staleness is not None:
             self._unseen.append(receipt)
         return receipt

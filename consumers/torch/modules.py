@@ -92,6 +92,11 @@ class _Rows(torch.nn.Module):
         return self._trained().published
 
     @property
+    def receipt(self) -> Accepted | None:
+        """Of the last gradients published, None before the first: what `replica.wait`, or `client.lookup` of anybody, is to have seen."""
+        return self._trained().receipt
+
+    @property
     def skipped(self) -> int:
         """How often they were left out because they were not finite."""
         return self._trained().skipped

@@ -263,6 +263,18 @@ def test_discarded_gradients_are_not_published() -> None:
     assert stream.calls == []
 
 
+def test_the_receipt_of_the_last_gradients_is_there_to_be_waited_for() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users", staleness=None)
+    assert ours.receipt is None
+    for _ in range(2):
+        ours(torch.tensor([1])).sum().backward()
+    receipt = ours.receipt
+    assert receipt is not None
+    stream.wait(receipt)
+    assert stream.applied == 2
+
+
 def test_nothing_is_published_where_nothing_is_trained() -> None:
     stream = Stream()
     ours = ps.torch.Embedding(stream, stream, "users")
