@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from paramstream.tiers.rows.tiered import TieredRowTable
 DIM = 3
 KEYS = 400
 """Of which DRAM holds at most half, beside the index of all and the notes about slots on SSD."""
-DRAM_NBYTES = 150_000
+DRAM_NBYTES = {"numpy": 150_000, "chosen": 90_000}
+"""By kernels: the compiled index takes less."""
 SSD_NBYTES = 16 << 20
 OPTIMIZERS = (
     OptimizerSpec("sgd", {"lr": 0.5}),
@@ -34,14 +36,15 @@ OPTIMIZERS = (
 class World:
     """A table under test beside its reference, and random steps for both."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kernels: Literal["numpy", "chosen"] = "numpy") -> None:
         self.random = np.random.default_rng(seed)
         self.spec = RowSpec(DIM, "float32", OPTIMIZERS[0])
-        self.reference = RowTable("emb", self.spec, Budget(1 << 26), NumpyKernels())
-        self.budget = Budget(DRAM_NBYTES)
+        loops = NumpyKernels() if kernels == "numpy" else None
+        self.reference = RowTable("emb", self.spec, Budget(1 << 26), loops)
+        self.budget = Budget(DRAM_NBYTES[kernels])
         self.ssd = Budget(SSD_NBYTES, "ssd", "/disk")
         self.files: list[FaultyFile] = []
-        self.table = TieredRowTable("emb", self.spec, self.budget, self.create, NumpyKernels())
+        self.table = TieredRowTable("emb", self.spec, self.budget, self.create, loops)
         self.budget.reclaim_with(self.table.give_back)
         self.position = 0
         self.refused = self.damaged = 0
@@ -242,13 +245,17 @@ def assert_same(ours: RowBatch, theirs: RowBatch) -> None:
     assert ours.kind == theirs.kind
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_rows_over_a_disk_that_fails_are_those_of_a_table_in_memory_E09(seed: int) -> None:
-    world = World(seed)
+@pytest.mark.parametrize("kernels", ["numpy", "chosen"])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 100))])
+def test_rows_over_a_disk_that_fails_are_those_of_a_table_in_memory_E09(
+    seed: int, kernels: Literal["numpy", "chosen"]
+) -> None:
+    world = World(seed, kernels)
     world.run(300)
     world.settle()
     counts = world.table.counters().tiers
-    assert min(counts.demotions, counts.promotions, counts.ssd_hits, counts.failed_writes, world.damaged) > 0
+    assert min(counts.demotions, counts.promotions, counts.ssd_hits) > 0
+    assert seed > 2 or min(counts.failed_writes, world.damaged) > 0, "these seeds meet every fault"
     world.table.clear()
     assert world.budget.held == world.ssd.held == 0
 
