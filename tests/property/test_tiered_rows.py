@@ -333,7 +333,7 @@ class Side:
                 self.positions |= dict.fromkeys(keys.tolist(), self.position)
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_readers_movers_and_one_applier_side_by_side_see_whole_rows_and_lose_none(
     tmp_path: Path, seconds: float
 ) -> None:
