@@ -17,6 +17,8 @@ from reference.parameter_server import Model, Tensors, summed
 from reference.waiting import eventually
 
 MIB = 1 << 20
+STEPS = 14
+"""Of gradients of a MiB: some more than a log of 16 MiB takes of them."""
 INITIAL: Tensors = {"w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "b": np.array([0.5], np.float32)}
 TRAINERS = ("trainer-0", "trainer-1")
 
@@ -81,14 +83,14 @@ def test_a_topic_of_gradients_is_bounded_while_its_server_runs_and_holds_all_whi
         client.create_topic("grads")
         client.create_topic("weights", retain_versions=1)
         trainer = client.publisher("grads", producer="trainer-0")
-        adder = server(optimizer=ps.SGD(lr=1.0), initial={"w": np.zeros(MIB // 4, np.float32)}, trainers=1, every=24)
+        adder = server(optimizer=ps.SGD(lr=1.0), initial={"w": np.zeros(MIB // 4, np.float32)}, trainers=1, every=STEPS)
         step = 0
         # Nobody has them: they stay, and at the limit the trainer is told.
         with pytest.raises(ps.StorageFull):
-            for _ in range(24):
+            for _ in range(STEPS):
                 trainer.publish_dense_gradients(grads, step=step + 1).accepted.result()
                 step += 1
-        assert 4 < step < 16
+        assert 4 < step < STEPS - 1
         with client.run(adder, name="server", state=tmp_path) as run, client.replica("weights") as replica:
 
             def publish(step: int) -> bool:
@@ -98,10 +100,10 @@ def test_a_topic_of_gradients_is_bounded_while_its_server_runs_and_holds_all_whi
                     return False
                 return True
 
-            for left in range(step + 1, 25):
+            for left in range(step + 1, STEPS + 1):
                 eventually(partial(publish, left))
-            replica.wait_version(24)
-            assert float(replica.weights()["w"][0]) == -6.0
+            replica.wait_version(STEPS)
+            assert float(replica.weights()["w"][0]) == -STEPS / 4
             assert broker.status().log_bytes <= 16 * MIB
             # What has left the log changes no replica: one that comes late begins all the same.
             with client.replica("grads", start="earliest") as late:
