@@ -213,11 +213,12 @@ class _Server:
             self._publish(state, state["applied"] if self.count else state["updates"], out)
 
     def _publish(self, state: State, version: int, out: Any) -> None:
-        out.publish_weights(weights_of(state["trained"]), version=version)
         if self.report is not None:
             waiting = {str(step): sorted(given) for step, given in sorted(state["open"].items())}
             about = {"version": version, "updates": state["updates"], "counts": state["counts"], "waiting": waiting}
+            # First: whoever sees the version has it.
             out.put(self.report, json.dumps(about).encode())
+        out.publish_weights(weights_of(state["trained"]), version=version)
 
 
 def _is_count(given: object) -> bool:
