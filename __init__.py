@@ -14,7 +14,7 @@ from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
 from .consumers.serving import Serving, ServingCounters
 from .consumers.serving_hot import HotRows
-from .consumers.snapshots.taking import SnapshotInfo
+from .consumers.snapshots.asked import SnapshotInfo
 from .consumers.status import ReplicaStatus, Served, TableStatus, Unfinished
 from .consumers.subscriber import Subscription
 from .consumers.version_info import VersionInfo

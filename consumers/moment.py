@@ -8,19 +8,17 @@ from typing import TypeVar
 
 from ..consistency.vector import PartitionId
 from ..transport.directory import Directory
-from .applying import Applier
-from .replica_sink import ReplicaSink
+from .digests import TopicHeld, digest_of
+from .live_state import LiveState
 from .row_reads import RowReads
 from .status import STALE_S, ReplicaStatus, Served, Unfinished
-from .subscription_core import SubscriptionCore
 
 _T = TypeVar("_T")
 
 
-def status_of(
-    name: str, sink: ReplicaSink, core: SubscriptionCore, applier: Applier, directory: Directory, rows: RowReads
-) -> ReplicaStatus:
-    """What the replica `name`, made of these, serves and lacks now. Any thread."""
+def status_now(live: LiveState, rows: RowReads) -> ReplicaStatus:
+    """What the replica serves and lacks. Any thread."""
+    sink, core, applier, directory = live.sink, live.core, live.applier, live.directory
     with sink.changed:
         positions = core.positions()
         heads = {p: core.heads(p) for p in positions}
@@ -38,7 +36,7 @@ def status_of(
     heard = [told[1] for p in heads if p not in stopped and (told := sink.clock.get(p)) is not None]
     age_s = time.monotonic() - min(heard, default=sink.heard_at)
     return ReplicaStatus(
-        name=name,
+        name=live.name,
         topics=tuple(t.record.name for t in topics),
         served=served,
         applied=directory.to_names(positions),
@@ -60,6 +58,23 @@ def status_of(
         tables=tuple(table for t in topics for table in rows.tables(t.record)),
         tiers=applier.tiers(),
     )
+
+
+def digest_now(live: LiveState, rows: RowReads) -> str:
+    """As `Replica.digest`. Any thread."""
+    with live.sink.changed:
+        held: list[TopicHeld] = []
+        for state in live.applier.topics.values():
+            served = state.served
+            entries = [
+                item
+                for number in live.scope.state_partitions(state.record)
+                for item in live.store.entries((state.record.id, number)).items()
+            ]
+            weights = served.dense.digest if served is not None else b""
+            held.append(TopicHeld(state.record.name, weights, entries, rows.digests(state.record)))
+    # Entries never change: they are read from SSD with nothing held up.
+    return digest_of(held)
 
 
 def _named(values: Mapping[PartitionId, _T], directory: Directory) -> dict[tuple[str, int], _T]:

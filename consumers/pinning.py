@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
 from ..errors import CorruptLog, EventLost, LogTruncated, UnknownTopic, VersionNotHeld
-from ..tiers.store import TieredStore
 from ..transport.calls import DescribePartitions, ListVersions, PartitionRecord, VersionRecord
-from ..transport.directory import Directory
-from .applying import Applier, TopicState
-from .links import MakeLink
+from .applying import TopicState
+from .live_state import LiveState
 from .refetch import refetch
-from .replica_sink import ReplicaSink
 from .scope import time_left
 from .snapshots.choosing import snapshots_in
-from .subscription_core import SubscriptionCore
 from .versions import Sealed
 
 
 class Pinning:
     """Pins versions of a replica's topics, kept ones at once, others from the log. Any thread."""
 
-    def __init__(
-        self,
-        sink: ReplicaSink,
-        core: SubscriptionCore,
-        applier: Applier,
-        store: TieredStore,
-        directory: Directory,
-        make_link: MakeLink,
-        snapshots: Path | None = None,
-    ) -> None:
-        """`snapshots`: the folder of the replica's own, for versions that the log no longer has."""
-        self._snapshots = snapshots
-        self._sink = sink
-        self._core = core
-        self._applier = applier
-        self._store = store
-        self._directory = directory
-        self._make_link = make_link
+    def __init__(self, live: LiveState) -> None:
+        """Versions that the log no longer has come from the replica's own snapshots, if it has a folder of them."""
+        self._snapshots = live.options.snapshot_dir
+        self._sink = live.sink
+        self._core = live.core
+        self._applier = live.applier
+        self._store = live.store
+        self._directory = live.directory
+        self._make_link = live.make_link
 
     def pin(self, topic: TopicState, version: int, deadline: float) -> None:
         """Serve `version`; what is committed meanwhile is kept, and not served."""

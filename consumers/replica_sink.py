@@ -435,8 +435,9 @@ class ReplicaSink:
 
     # --- reports --------------------------------------------------------------------------------------------------------------
 
-    def serves_at(self, endpoint: str) -> None:
-        """Said in the next report, which is due at once. Any thread."""
+    def serves_at(self, endpoint: str, *wakers: Callable[[], None]) -> None:
+        """Said in the next report, which is due at once; each of `wakers` is called after what is applied. Any thread."""
+        self.wakers = wakers
         self.serves = endpoint
         self._report_at = 0.0
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
+from ..consistency.position import START
 from ..consistency.vector import PartitionId, VersionVector
-from ..errors import EventLost, ParamstreamError, ParamstreamTimeout
+from ..errors import EventLost, InvalidEvent, ParamstreamError, ParamstreamTimeout
 from ..transport.calls import TopicRecord
 from ..transport.directory import Directory
 from ..transport.waiting import bounded
 from .replica_sink import ReplicaSink
+from .scope import time_left
 from .subscription_core import SubscriptionCore
 
 
@@ -68,6 +70,31 @@ class Waits:
                         + (f"; last error: {sink.last_error}" if sink.last_error else "")
                     )
                 sink.changed.wait(bounded(left))
+
+    def target(self, target: VersionVector[str] | Accepted, deadline: float) -> None:
+        """As `Replica.wait`."""
+        if isinstance(target, VersionVector):
+            self._directory.standing_ids(target, must_be_known=True)
+            return self._until_seen(target, target, deadline)
+        if not hasattr(cast(object, target), "accepted"):
+            raise InvalidEvent(f"a receipt or a version vector can be waited for, not {type(target).__name__}")
+        vector, written = target.accepted.result(time_left(deadline)), target.positions
+        self._directory.to_ids(written)
+        try:
+            self._until_seen(vector, written, deadline)
+        except EventLost:
+            if not target.goes_again:
+                raise
+            # The replica may hear of the loss before the producer does.
+            self._until_seen(target.durable.result(time_left(deadline)), target.positions, deadline)
+
+    def _until_seen(self, vector: VersionVector[str], written: VersionVector[str], deadline: float) -> None:
+        def lacks(partition: PartitionId) -> bool:
+            """What is waited for there is not applied."""
+            at = vector.get((self._directory.name_of(partition[0]) or "", partition[1]), START)
+            return at > self._core.positions().get(partition, START)
+
+        self.until(self.seen(vector, written), deadline, str(vector), lacks)
 
     def applied(self, target: Mapping[PartitionId, int]) -> Callable[[], bool]:
         """Whether `target` is applied, what was lost aside."""

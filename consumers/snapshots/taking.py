@@ -13,11 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from ...consistency.position import epoch_of
-from ...consistency.vector import PartitionId, VersionVector
+from ...consistency.vector import PartitionId
 from ...errors import ParamstreamError, ParamstreamTimeout, UnknownTopic
 from ...eventlog.files import Disk
 from ...events.manifest import FileRecord, Manifest, StateRecord, TableRecord, WeightsRecord, positions_of
@@ -28,7 +27,6 @@ from ..applying import Applier, TopicState
 from ..definitions import Defined, spec_of
 from ..replica_sink import ReplicaSink
 from ..subscription_core import SubscriptionCore
-from ..times import moment_of
 from ..versions import Sealed
 from . import weights_file
 from .entry_pages import PAGE_BYTES, encode_page
@@ -44,45 +42,6 @@ KEYS_AT_ONCE = 512
 
 PATIENCE_S = 0.5
 """How long a wait sleeps at most before it looks again whether the topic is still followed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
-    """A snapshot that was made: whole, safe, and the latest of its topic."""
-
-    topic: str
-    path: Path
-    version: int | None
-    """Of the weights; None where nothing was sealed yet."""
-    floor: VersionVector[str]
-    ceiling: VersionVector[str]
-    """It serves targets at or above it."""
-    bytes: int
-    """Of its files."""
-    time: datetime
-    digest: str
-    """Of its manifest."""
-
-    @classmethod
-    def of(
-        cls,
-        manifest: Manifest,
-        path: Path,
-        digest: str,
-        to_names: Callable[[VersionVector[int]], VersionVector[str]],
-    ) -> SnapshotInfo:
-        spans = {(manifest.topic_id, number): span for number, span in manifest.spans().items()}
-        sealed = manifest.weights.sealed
-        return cls(
-            topic=manifest.topic,
-            path=path,
-            version=None if sealed is None else sealed.version,
-            floor=to_names(VersionVector({p: floor for p, (floor, _) in spans.items()})),
-            ceiling=to_names(VersionVector({p: ceiling for p, (_, ceiling) in spans.items()})),
-            bytes=sum(file.nbytes for file in manifest.files()),
-            time=moment_of(manifest.time),
-            digest=digest,
-        )
 
 
 @dataclass(slots=True)
@@ -129,16 +88,16 @@ class Taking:
         store: TieredStore,
         is_closed: Callable[[], bool],
         *,
-        keys_at_once: int = KEYS_AT_ONCE,
+        keys_at_once: int | None = None,
     ) -> None:
-        """`keys_at_once`: so many entries are copied between two moments in which the replica may apply."""
+        """`keys_at_once`: so many entries (else `KEYS_AT_ONCE`) are copied between two moments in which the replica may apply."""
         self._replica = replica
         self._sink = sink
         self._core = core
         self._applier = applier
         self._store = store
         self._is_closed = is_closed
-        self._keys_at_once = keys_at_once
+        self._keys_at_once = keys_at_once or KEYS_AT_ONCE
         self._turn = threading.Lock()
         """One snapshot at a time."""
 

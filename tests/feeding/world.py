@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paramstream.consumers.replica import Replica
-from paramstream.consumers.snapshots.taking import SnapshotInfo
+from paramstream.consumers.snapshots.asked import SnapshotInfo
 
 from .fakes import FakeBroker
 

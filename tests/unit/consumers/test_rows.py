@@ -15,6 +15,7 @@ import torch
 import paramstream as ps
 from feeding.fakes import FakeBroker
 from feeding.rows import delete_rows, write_gradients, write_rows
+from paramstream.consumers.live_state import LiveState
 from paramstream.consumers.replica import Replica
 from paramstream.events.digest import partition_of
 from paramstream.events.kinds import Rows, Table
@@ -141,9 +142,13 @@ def replace_dim(table: Table, dim: int) -> Table:
 
 
 def store_of(replica: Replica) -> ps.TieredStore:
-    store = vars(replica)["_store"]
-    assert isinstance(store, ps.TieredStore)
-    return store
+    return live_state_of(replica).store
+
+
+def live_state_of(replica: Replica) -> LiveState:
+    live = vars(replica)["_live"]
+    assert isinstance(live, LiveState)
+    return live
 
 
 OPTIMIZERS: list[AnyOptimizer] = [
@@ -385,7 +390,7 @@ def test_tables_go_with_their_topic(broker: FakeBroker, replica: Replica) -> Non
     with pytest.raises(ps.UnknownTopic):
         replica.lookup("t", [1])
     assert replica.status().tables == () and store_of(replica).usage().held < held
-    assert vars(replica)["_applier"].tables((77, 0)) == {}
+    assert live_state_of(replica).applier.tables((77, 0)) == {}
 
 
 def test_a_digest_is_over_rows_state_and_shape_and_not_over_how_they_came_there(broker: FakeBroker) -> None:

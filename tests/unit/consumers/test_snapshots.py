@@ -20,10 +20,10 @@ from feeding.world import World
 from paramstream.consistency.vector import VersionVector
 from paramstream.consumers.scope import Scope
 from paramstream.consumers.snapshots import taking, weights_file
+from paramstream.consumers.snapshots.asked import SnapshotInfo
 from paramstream.consumers.snapshots.entry_pages import encode_page
 from paramstream.consumers.snapshots.reading import Snapshot, open_snapshot
 from paramstream.consumers.snapshots.seeding import Seed
-from paramstream.consumers.snapshots.taking import SnapshotInfo
 from paramstream.consumers.versions import Sealed
 from paramstream.errors import (
     CorruptLog,
