@@ -21,7 +21,7 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -71,22 +71,24 @@ class _Taken:
         """Name → descriptor of the files that are not closed."""
         self._process = os.getpid()
 
+    def end(self, names: Iterable[str]) -> None:
+        """Nobody uses these files any more."""
+        for name in list(names):
+            os.close(self.files.pop(name))
+            self.remove(name)
+
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.folder)
+        """In a fork of the process only the descriptors are its own; the files are its parent's."""
+        if os.getpid() == self._process:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.folder)
 
     def give_back(self) -> None:
-        """Once. In a fork of the process only the descriptors are its own; the files are its parent's."""
-        is_ours = os.getpid() == self._process
-        for name, handle in self.files.items():
-            os.close(handle)
-            if is_ours:
-                self.remove(name)
-        self.files.clear()
+        """Once."""
+        self.end(self.files)
         if self.lock_file is not None:
-            if is_ours:
-                # The name goes while the lock is held: whoever waits for it makes a new one.
-                self.remove(LOCK_FILE)
+            # The name goes while the lock is held: whoever waits for it makes a new one.
+            self.remove(LOCK_FILE)
             os.close(self.lock_file)
         os.close(self.folder)
 
@@ -103,6 +105,9 @@ class SsdFolder:
         self.budget: Final = Budget(limit, "ssd", str(self.path))
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        """Notified when the last file of a folder that is closed has gone."""
+        self._closed = False
         self._files: weakref.WeakSet[TierFile] = weakref.WeakSet()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -129,7 +134,7 @@ class SsdFolder:
         name = f"paramstream-{kind}-{next(self._numbers):08d}.tier"
         assert _FILE.fullmatch(name), f"not a name of a tier file: {name!r}"
         with self._lock:
-            if not self._give_back.alive:
+            if self._closed:
                 raise ValueError("the store of this folder is closed")
             try:
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -141,27 +146,38 @@ class SsdFolder:
             self._files.add(file)
             return file
 
-    def close(self) -> None:
+    def close(self, timeout: float = 30.0) -> None:
         """Closes and removes all files and lets go of the folder, which itself stays. A second call does nothing.
 
-        Reads and writes that are under way end first.
+        Reads and writes that are under way end first: a descriptor that is closed under one may be another file's by then. Waits for
+        them up to `timeout` s; what takes longer lets go of the folder when it ends.
         """
-        for file in list(self._files):
+        with self._lock:
+            self._closed = True
+            files = list(self._files)
+        for file in files:
             file.close()
         with self._lock:
-            self._give_back()
+            # Those that nobody has any more.
+            self._taken.end(self._taken.files.keys() - {file.path.name for file in files})
+            self._let_go()
+            self._ended.wait_for(lambda: not self._give_back.alive, timeout)
 
     # What files call.
 
     def forget(self, name: str) -> None:
         """Nobody uses the file any more."""
         with self._lock:
-            handle = self._taken.files.pop(name, None)
-            if handle is not None:
-                os.close(handle)
-                self._taken.remove(name)
+            self._taken.end([name] if name in self._taken.files else [])
+            self._let_go()
 
     # Inside.
+
+    def _let_go(self) -> None:
+        """Under the lock."""
+        if self._closed and not self._taken.files:
+            self._give_back()
+            self._ended.notify_all()
 
     def _lock_folder(self) -> int:
         """The handle of the lock's file, locked."""

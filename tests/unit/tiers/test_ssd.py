@@ -177,6 +177,27 @@ def test_a_file_closed_while_it_is_read_goes_when_the_read_ends(tmp_path: Path) 
     folder.close()
 
 
+def test_a_folder_closed_while_it_is_read_keeps_descriptor_and_lock_until_the_read_ends(tmp_path: Path) -> None:
+    before = open_descriptors()
+    folder = SsdFolder(tmp_path, LIMIT)
+    file, forgotten = folder.create("rows"), folder.create("rows").path
+    file.reserve(4096)
+    with file.using() as handle:
+        folder.close(timeout=0.0)
+        assert len(os.pread(handle, 4096, 0)) == 4096
+        assert not forgotten.exists()
+        with pytest.raises(BindFailed, match=f"process {os.getpid()}"):
+            SsdFolder(tmp_path, LIMIT)
+        with pytest.raises(ValueError, match="closed"):
+            folder.create("rows")
+        closing = threading.Thread(target=folder.close)
+        closing.start()
+    closing.join()
+    assert (os.listdir(tmp_path), folder.budget.held) == ([], 0)
+    assert open_descriptors() == before
+    SsdFolder(tmp_path, LIMIT).close()
+
+
 def test_a_folder_dropped_without_close_leaves_nothing(tmp_path: Path) -> None:
     before = open_descriptors()
 
