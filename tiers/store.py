@@ -120,6 +120,8 @@ class TieredStore:
             self._budget.reclaim_with(self._move_versions)
             self._budget.reclaim_with(self._move_values)
             self._budget.reclaim_with(self._move_rows)
+        if self._folder is not None:
+            self._folder.budget.reclaim_with(self._shrink_files)
 
     def claim(self, user: str, stay: Callable[[], Collection[DenseVersion]] = tuple) -> None:
         """`user` keeps its state here until `release`. `stay`, of any thread, says which versions do not leave DRAM by themselves.
@@ -169,9 +171,13 @@ class TieredStore:
             return self._row_tables[partition][name]
 
     def _new_row_table(self, name: str, spec: RowSpec) -> RowTable:
-        if self._folder is None:
-            return RowTable(name, spec, self._budget)
-        return TieredRowTable(name, spec, self._budget, partial(self._folder.create, "rows"))
+        try:
+            if self._folder is None:
+                return RowTable(name, spec, self._budget)
+            return TieredRowTable(name, spec, self._budget, partial(self._folder.create, "rows"))
+        except OSError as error:
+            reason = f"the system has no addresses for table {name!r}: {error.strerror}"
+            raise self._budget.full(0, because=reason) from error
 
     def row_tables(self, partition: Partition) -> Mapping[str, RowTable]:
         """The row tables of `partition` by name, as they are now, in the order of their first use. Any thread."""
@@ -346,10 +352,18 @@ class TieredStore:
 
     def _move_rows(self, nbytes: int) -> int:
         # The largest first: what is cold in a small one is worth less.
-        for table in sorted(self._tiered_tables(), key=lambda each: each.nbytes, reverse=True):
+        for table in sorted(self._tiered_tables(), key=lambda each: (each.is_short, -each.nbytes)):
             if given := table.give_back(nbytes):
                 return given
         return 0
+
+    def _shrink_files(self, nbytes: int) -> int:
+        """Of the ssd tier: what rows took there and no longer need, also at those that hold a table's locks."""
+        given = 0
+        for table in self._tiered_tables():
+            if given < nbytes:
+                given += table.shrink()
+        return given
 
     def _tiered_tables(self) -> list[TieredRowTable]:
         with self._lock:

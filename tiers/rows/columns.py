@@ -31,6 +31,10 @@ class Column:
         self._capacity_bytes = max(mmap.PAGESIZE, capacity * self.item_bytes)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         self._mapping = mmap.mmap(-1, self._capacity_bytes + _HUGE_PAGE_BYTES, flags=flags)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            # Where the system gives huge pages unasked, the first rows of each small table would take one in each of its columns.
+            with contextlib.suppress(OSError):
+                self._mapping.madvise(mmap.MADV_NOHUGEPAGE)
         # Through bytes: numpy does not take a foreign dtype (bfloat16) from a buffer.
         whole = np.frombuffer(self._mapping, np.uint8)
         self._start = -whole.ctypes.data % _HUGE_PAGE_BYTES

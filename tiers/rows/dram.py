@@ -18,7 +18,9 @@ from .kernels_numpy import Columns, NumpyKernels, Positions
 from .spec import RowSpec
 
 _LEAST_GROWTH: Final = 64
-"""Slots that are added at least, so that a table that grows row by row is not charged row by row."""
+"""Slots that are added at least, so that a table that grows row by row is not charged row by row,"""
+_LEAST_GROWTH_BYTES: Final = 64 << 10
+"""where they take no more than that: a few rows of ten thousand numbers are to find room in a small budget."""
 _GROWTH_SHARE: Final = 32
 """Else so small a part of the slots is added: columns grow in place, so that costs little,"""
 _MOST_GROWTH: Final = 1 << 16
@@ -66,17 +68,20 @@ class DramRows:
                 self.capacity = max(self.capacity // 2, _SPARE_SLOTS)
             else:
                 break
+        self._begin()
+        self._name_columns(spec)
+
+    def _begin(self) -> None:
         self.top = 0
         """Slots that were ever used: those at and above are untouched memory."""
         self._usable = 0
         self._free_count = 0
-        self._name_columns(spec)
 
     def _name_columns(self, spec: RowSpec) -> None:
         self.columns = Columns(
             spec, self._keys.array[:, 0], self._positions.array[:, 0], self._values.array, self._state.array
         )
-        """The memory, by slot: made anew by `alter` and `clear`."""
+        """The memory, by slot: made anew by `alter`."""
 
     @property
     def nbytes(self) -> int:
@@ -250,7 +255,9 @@ class DramRows:
         """Drops all rows, and gives all memory back."""
         self.index.clear()
         self._refund(self._charged)
-        self._make_columns(self.spec)
+        for column in (*self._row_columns, self._free):
+            column.cut(0)
+        self._begin()
 
     def _refund(self, nbytes: int) -> None:
         self._budget.refund(nbytes)
@@ -261,7 +268,8 @@ class DramRows:
         missing = count - self.free
         if missing <= 0:
             return self._usable
-        spare = min(_MOST_GROWTH, max(_LEAST_GROWTH, self._usable // _GROWTH_SHARE))
+        least = min(_LEAST_GROWTH, _LEAST_GROWTH_BYTES // self.slot_bytes)
+        spare = min(_MOST_GROWTH, max(least, self._usable // _GROWTH_SHARE))
         usable = min(self._usable + max(missing, spare), self.capacity)
         if usable < self._usable + missing:
             raise self._budget.full(missing * self._values.item_bytes, because="no addresses are left")

@@ -36,20 +36,6 @@ class HashIndex:
         """Takes addresses for `most_bytes`, or as many as there are."""
         self._segments = (most_bytes >> LAST_BITS) // ENTRY_BYTES + SPARE_SEGMENTS
         """How many there are addresses for."""
-        self.clear()
-
-    @property
-    def nbytes(self) -> int:
-        return self._bytes if self._is_charged else 0
-
-    def __len__(self) -> int:
-        return self._held
-
-    def clear(self) -> None:
-        self._bits = FIRST_BITS
-        self._depth = 0
-        self._used = 1
-        self._held = 0
         while True:
             try:
                 self._column = Column(self._segments << LAST_BITS, 2, np.dtype(np.int64))
@@ -60,6 +46,24 @@ class HashIndex:
             else:
                 break
         self._entries: Ints = self._column.array.reshape(-1)
+        self._begin()
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes if self._is_charged else 0
+
+    def __len__(self) -> int:
+        return self._held
+
+    def clear(self) -> None:
+        self._column.cut(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._bits = FIRST_BITS
+        self._depth = 0
+        self._used = 1
+        self._held = 0
         self._directory = np.zeros(1, np.int32)
         self._counts: Ints = np.zeros(1, np.int64)
         self._levels: Ints = np.zeros(1, np.int64)

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import CorruptTier, StorageFull
+from ...errors import CorruptTier, ParamstreamError, StorageFull
 from ..budget import Budget
 from .slots import SlotLayout, Words
 
@@ -118,6 +118,29 @@ class SlotFile:
             self._turn += 1
             self._settle()
 
+    def shrink(self) -> int:
+        """Gives free slots at the end of the file back to the disk. Returns bytes; 0 too where somebody is just busy with the file, so
+        that whoever holds another one may call this.
+        """
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            slots = len(self._taken)
+            end = slots - int(np.argmax(self._taken[::-1])) if self._free < slots else 0
+            if end == slots or self._is_closing:
+                return 0
+            try:
+                self._file.reserve(end * self.layout.nbytes)
+            except OSError:
+                return 0  # The disk does not shorten it.
+            self._taken = self._taken[:end].copy()
+            self._free -= slots - end
+            self._next = min(self._next, max(0, end - 1))
+            self._dram.refund(slots - end)
+            return (slots - end) * self.layout.nbytes
+        finally:
+            self._lock.release()
+
     def begin_read(self) -> int:
         """Whatever is taken now keeps its bytes until `end_read` with the number returned."""
         with self._lock:
@@ -176,6 +199,10 @@ class SlotFile:
             self._file.read_places(flat, begins * nbytes, spans * nbytes, first * nbytes)
         except OSError as error:
             raise self._damaged(slots, keys, f"the disk does not give them: {error.strerror}") from error
+        except ValueError as error:
+            raise ParamstreamError(
+                f"the store was closed while rows were read from its ssd tier: {self.path}"
+            ) from error
         if len(buffer) == len(slots):
             return buffer
         run = np.cumsum(is_start) - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -116,6 +116,10 @@ class SsdRows:
             with self._lock:
                 self._drop_empty()
 
+    def shrink(self) -> int:
+        """Gives free slots at the files' ends back to the disk, as `SlotFile.shrink`. Returns bytes."""
+        return sum(file.shrink() for file in list(self._files.values()))
+
     def begin_read(self) -> Reading:
         """Whatever is at an address now stays there, unchanged, until `end_read`."""
         with self._lock:
@@ -143,6 +147,14 @@ class SsdRows:
             batch.positions[which] = rows.positions
             batch.state[which] = rows.state if generation == current else reading.initial_state
         return batch
+
+    def as_now(self, batch: RowBatch, reading: Reading) -> RowBatch:
+        """Rows that `read` gave, as they are now: the table may have been altered since the reading began. Not beside `alter`."""
+        with self._lock:
+            if reading.generation == self._generation:
+                return batch
+            state = np.full((len(batch), self._spec.state_width), self._initial_state, self._spec.accumulate_dtype)
+            return replace(batch, state=state, kind=self._spec.kind)
 
     def clear(self) -> None:
         """Removes all files; each is there until the reads that had begun have ended. Not beside `write`."""

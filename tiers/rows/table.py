@@ -21,7 +21,7 @@ from ..budget import Budget
 from .batch import RowBatch, empty_batch, joined, newest
 from .credit import paid
 from .dram import DramRows
-from .index import RESERVED, Ints, Marks
+from .index import RESERVED, Charge, Ints, Marks
 from .kernels import kernels as chosen_kernels
 from .kernels_numpy import Changed, NumpyKernels
 from .noted import NotedKeys
@@ -292,15 +292,12 @@ class RowTable:
             slots = self._dram.find(keys)
         if len(slots) and slots.min() < 0:
             new = np.unique(keys[slots < 0])
-            reserved = paid(
-                self._budget,
-                self._lock,
-                lambda: self._dram.growth_bytes(len(new), len(new)),
-                lambda charge: self._dram.reserve(new, charge),
-            )
-            with self._lock:
-                self._reserved = np.concatenate((self._reserved, reserved))
-                slots = self._dram.find(keys)
+
+            def reserve(charge: Charge) -> Ints:
+                self._reserved = np.concatenate((self._reserved, self._dram.reserve(new, charge)))
+                return self._dram.find(keys)
+
+            slots = paid(self._budget, self._lock, lambda: self._dram.growth_bytes(len(new), len(new)), reserve)
         if len(self._reserved):
             slots &= RESERVED - 1
         self._prepared = keys.copy(), slots

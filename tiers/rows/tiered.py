@@ -69,6 +69,11 @@ class TieredRowTable(RowTable):
         return self._tiers.write_error or self._tiers.read_error
 
     @property
+    def is_short(self) -> bool:
+        """Whether the applying thread is just bringing rows up: to give memory back would cost it what it asks others for."""
+        return self._tiers.holds_back
+
+    @property
     def ssd_nbytes(self) -> int:
         """Bytes of the table's files, free slots too."""
         return self._tiers.ssd.nbytes
@@ -117,6 +122,10 @@ class TieredRowTable(RowTable):
         Blocks for the disk; for a thread that holds no lock of any holder of the budget.
         """
         return self._tiers.give_back(nbytes)
+
+    def shrink(self) -> int:
+        """Gives what the table's files have at their ends and do not use back to the ssd tier. Returns bytes. Waits for no lock."""
+        return self._tiers.ssd.shrink()
 
     # The applying thread.
 
@@ -206,27 +215,27 @@ class TieredRowTable(RowTable):
         Where there is room by itself, else where others leave, else with what the budget gives: that may cost other rows, and even these,
         their slots, so it begins anew then. `is_overwritten`: nobody needs to know what the rows were, so they may be damaged.
         """
-        tiers, short, wanted = self._tiers, 0, 0
+        tiers, credit, short = self._tiers, Credit(0), 0
         tiers.holds_back = True
         try:
             if self._try_to_bring_up(keys, tiers.grown, is_overwritten, makes_room=True):
                 return
             for _ in range(MOST_TRIES):
                 with self._lock:
-                    wanted = self._growth_bytes(keys) + short
-                self._budget.charge(wanted)
-                credit = Credit(wanted)
+                    short = max(short, self._growth_bytes(keys) - credit.left)
+                self._budget.charge(short)
+                credit.left += short
                 try:
                     if self._try_to_bring_up(keys, credit.spend, is_overwritten, makes_room=False):
                         return
+                    short = 0
                 except CreditShort as error:
-                    short += error.nbytes
-                finally:
-                    self._budget.refund(credit.left)
-            raise self._budget.full(wanted)
+                    short = error.nbytes
+            raise self._budget.full(short)
         except StorageFull as error:
             raise self._cannot_leave(error) from tiers.write_error
         finally:
+            self._budget.refund(credit.left)
             tiers.holds_back = False
 
     def _try_to_bring_up(self, keys: Ints, charge: Charge, is_overwritten: bool, *, makes_room: bool) -> bool:
@@ -274,20 +283,26 @@ class TieredRowTable(RowTable):
     def _place(self, rows: RowBatch, keys: Ints, charge: Charge) -> None:
         """Puts rows that were read into DRAM, and takes slots for those of `keys` that are nowhere. All of them are pinned then.
 
-        Damaged rows (of position 0) are nowhere from now on. Raises what `charge` raises; what was done until then stays, unpinned.
+        Damaged rows (of position 0) are nowhere from now on, unless somebody else could read them meanwhile. Raises what `charge` raises;
+        of what was done until then rows may leave again, and slots for new ones stay.
         """
         tiers = self._tiers
         locations = self._dram.find(rows.keys)
-        whole, damaged = (locations < ABSENT) & (rows.positions > 0), rows.positions == 0
+        is_cold, is_whole = locations < ABSENT, rows.positions > 0
+        whole, damaged = is_cold & is_whole, is_cold & ~is_whole
         if whole.any():
             tiers.place(rows.take(whole), tiers.addresses(locations[whole]), charge)
-        reserved = self._dram.reserve(keys[self._dram.find(keys) == ABSENT], charge)
-        self._reserved = np.concatenate((self._reserved, reserved))
+        self._keep_reserved(self._dram.reserve(keys[self._dram.find(keys) == ABSENT], charge))
         if damaged.any():
             slots = tiers.overwrite(rows.take(damaged), locations[damaged], charge)
             self._dram.index.move(rows.keys[damaged], slots + RESERVED)
-            self._reserved = np.concatenate((self._reserved, slots))
-        self._pin(np.concatenate((self._dram.find(rows.keys[rows.positions > 0]), self._reserved)))
+            self._keep_reserved(slots)
+        brought = self._dram.find(rows.keys)
+        self._pin(brought[brought < RESERVED])
+
+    def _keep_reserved(self, slots: Ints) -> None:
+        self._reserved = np.concatenate((self._reserved, slots))
+        self._pin(slots)
 
     def _look(self, keys: Ints) -> ColdRead | None:
         """Begins a read of those that are cold, if any are."""

@@ -74,6 +74,8 @@ class Tiering:
         """Held while rows move down."""
         self.holds_back = False
         """Nothing that readers find comes up: the applying thread needs the room."""
+        self._gives_back = False
+        """The same, since memory is just being given back; changed with `demoting` held."""
         self._dram = dram
         self._lock = lock
         self._budget = budget
@@ -184,7 +186,7 @@ class Tiering:
         try:
             batch = self._read(cold)
             if promote:
-                self._promote(batch, cold.addresses, must=False)
+                self._promote(batch, cold, must=False)
             return batch
         finally:
             self.ssd.end_read(cold.reading)
@@ -192,7 +194,7 @@ class Tiering:
     def move_up(self, cold: ColdRead, *, must: bool) -> int:
         """Reads rows and puts them into DRAM as far as there is room, or some can be made. Returns how many are there now."""
         try:
-            return self._promote(self._read(cold), cold.addresses, must=must)
+            return self._promote(self._read(cold), cold, must=must)
         finally:
             self.ssd.end_read(cold.reading)
 
@@ -247,7 +249,7 @@ class Tiering:
     def give_back(self, nbytes: int) -> int:
         """Gives memory of DRAM back to the budget: the last slots go, and what is in them moves down. Returns bytes, 0 where none can."""
         with self.demoting:
-            held_back, self.holds_back = self.holds_back, True
+            self._gives_back = True
             try:
                 with self._lock:
                     self._grow()
@@ -263,7 +265,7 @@ class Tiering:
                     usable = int(stayed[-1]) + 1 if len(stayed) else usable
                     return self._dram.cut(self._unpinned_from(usable))
             finally:
-                self.holds_back = held_back
+                self._gives_back = False
 
     # Inside.
 
@@ -279,21 +281,25 @@ class Tiering:
             self._count(bytes_read=batch.nbytes)
         return batch
 
-    def _promote(self, batch: RowBatch, addresses: Ints, *, must: bool) -> int:
+    def _promote(self, batch: RowBatch, cold: ColdRead, *, must: bool) -> int:
         """Puts cold rows (unique) that were just read into DRAM, as far as that works. Returns how many are no longer cold.
 
         Before the read has ended: so an address that is still the row's is that of the bytes that were read. Unless it `must`, it gives
         way to the applying thread, to another demotion, and to a disk that failed.
         """
-        came = self._place_what_fits(batch, addresses, must=must)
-        may = must or (not self.holds_back and self._clock() >= self._try_at)
+        came = self._place_what_fits(batch, cold, must=must)
+        may = must or (not self._keeps_down and self._clock() >= self._try_at)
         if came < len(batch) and may and self.demoting.acquire(blocking=must):
             try:
                 self.demote(self._batch_for(len(batch) - came))
             finally:
                 self.demoting.release()
-            came = self._place_what_fits(batch, addresses, must=must)
+            came = self._place_what_fits(batch, cold, must=must)
         return came
+
+    @property
+    def _keeps_down(self) -> bool:
+        return self.holds_back or self._gives_back
 
     def _move_down(self, chosen: Ints, *, may_write: bool) -> int:
         """Rows that are leaving leave. Returns how many did."""
@@ -362,15 +368,15 @@ class Tiering:
             self.write_error = error
             self._try_at = self._clock() + TRY_AGAIN_S
 
-    def _place_what_fits(self, batch: RowBatch, addresses: Ints, *, must: bool) -> int:
+    def _place_what_fits(self, batch: RowBatch, cold: ColdRead, *, must: bool) -> int:
         """Returns how many of the rows are no longer cold."""
         with self._lock:
-            # Somebody else may have brought it up, or changed or deleted it.
-            still = np.flatnonzero(self._dram.find(batch.keys) == _COLD - addresses)
-            gone = len(batch) - len(still)
-            for fitting in (still, still[: self._room(len(still))]) if must or not self.holds_back else ():
+            # Somebody else may have brought it up, or changed or deleted it, or altered the table.
+            still = np.flatnonzero(self._dram.find(batch.keys) == _COLD - cold.addresses)
+            gone, batch = len(batch) - len(still), self.ssd.as_now(batch, cold.reading)
+            for fitting in (still, still[: self._room(len(still))]) if must or not self._keeps_down else ():
                 try:
-                    return gone + len(self.place(batch.take(fitting), addresses[fitting], self.grown))
+                    return gone + len(self.place(batch.take(fitting), cold.addresses[fitting], self.grown))
                 except StorageFull:
                     continue
             return gone

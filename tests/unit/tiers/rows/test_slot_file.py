@@ -13,6 +13,7 @@ from paramstream.tiers.rows.batch import RowBatch
 from paramstream.tiers.rows.slot_file import SlotFile
 from paramstream.tiers.rows.slots import SlotLayout
 from paramstream.tiers.rows.spec import OptimizerSpec, RowSpec
+from paramstream.tiers.ssd import SsdFolder
 
 MiB = 1 << 20
 ADAM = OptimizerSpec("adam", {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8})
@@ -174,6 +175,34 @@ def test_notes_about_slots_are_charged_and_all_is_given_back() -> None:
     assert disk.ssd.held == disk.raw.nbytes == disk.dram.held * SLOT > 0
     disk.file.close()
     assert disk.ssd.held == disk.dram.held == 0
+
+
+def test_only_free_slots_at_the_end_go_back_to_the_disk_and_none_that_a_reader_may_know(tmp_path: Path) -> None:
+    folder, dram = SsdFolder(tmp_path, 8 * MiB), Budget(MiB)
+    raw = folder.create("rows")
+    file = SlotFile(raw, SlotLayout(SPEC), dram)
+    keys = np.arange(1_000)
+    slots, batch = file.take(1_000), some_rows(SPEC, keys)
+    file.write(slots, file.layout.pack(batch))
+    turn = file.begin_read()
+    file.free(slots[500:])
+    file.shrink()
+    assert raw.nbytes == 1_000 * SLOT
+    assert_same(file.layout.unpack(file.read(slots, keys)), batch)
+    file.end_read(turn)
+    assert file.shrink() == 500 * SLOT
+    assert file.shrink() == 0
+    assert raw.nbytes == raw.path.stat().st_size == folder.budget.held == 500 * SLOT == dram.held * SLOT
+    assert_same(file.layout.unpack(file.read(slots[:500], keys[:500])), batch.take(keys[:500]))
+    more = file.take(700)
+    assert not np.isin(more, slots[:500]).any()
+    file.free(more)
+    file.free(slots[:500])
+    file.shrink()
+    assert (raw.nbytes, dram.held, file.slots) == (0, 0, 0)
+    assert len(file.take(3)) == 3
+    file.close()
+    folder.close()
 
 
 def test_the_last_of_seventy_million_rows_lies_where_it_should_E06(tmp_path: Path) -> None:

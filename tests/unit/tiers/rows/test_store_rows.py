@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paramstream.errors import CorruptTier, StorageFull
+from paramstream.errors import CorruptTier, ParamstreamError, StorageFull
 from paramstream.tiers import TieredStore
 from paramstream.tiers.rows import OptimizerSpec, RowSpec, RowTable
 from paramstream.tiers.rows.tiered import TieredRowTable
@@ -141,3 +141,34 @@ def test_a_dropped_partition_leaves_no_file_and_no_bytes(tmp_path: Path) -> None
         assert store.usage().held == 0
         assert store.tiers()[1].held == 0
     assert os.listdir(tmp_path) == []
+
+
+def test_what_a_table_no_longer_needs_of_the_ssd_tier_another_one_gets_K05(tmp_path: Path) -> None:
+    with TieredStore(dram="1MiB", ssd=f"{tmp_path}:512KiB") as store:
+        one, other = tiered(store, "one"), tiered(store, "other")
+        for first in range(0, 4_000, 500):
+            put(one, first, 500)
+        one.demote(4_000)
+        assert one.ssd_nbytes > 300 << 10
+        one.delete(np.arange(4_000), 2)
+        for first in range(0, 4_000, 500):
+            put(other, first, 500)
+        other.demote(4_000)
+        assert (one.ssd_nbytes, other.ssd_nbytes > 300 << 10) == (0, True)
+        assert store.ssd is not None and store.ssd.budget.held == other.ssd_nbytes
+        put(one, 0, 100, 3)
+        assert one.demote(100) == 100
+        for table in (one, other):
+            assert table.lookup(np.arange(100))[0][:, 3].tolist() == list(range(100))
+
+
+def test_rows_that_are_read_while_the_store_is_closed_say_so(tmp_path: Path) -> None:
+    store = TieredStore(ssd=f"{tmp_path}:16MiB")
+    table = tiered(store)
+    put(table, 0, 10)
+    table.demote(10)
+    assert store.ssd is not None
+    store.ssd.close()
+    with pytest.raises(ParamstreamError, match="the store was closed while rows were read from its ssd tier"):
+        table.lookup(np.arange(10))
+    store.close()

@@ -1,5 +1,10 @@
 """A row table: what is read back, folding, positions, undo, and what is refused."""
 
+import errno
+import os
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -8,6 +13,7 @@ from paramstream.errors import InvalidEvent, StorageFull
 from paramstream.tiers import TieredStore
 from paramstream.tiers.budget import Budget
 from paramstream.tiers.rows import InitSpec, OptimizerSpec, RowBatch, RowSpec, RowTable
+from paramstream.tiers.rows.columns import Column
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -291,3 +297,56 @@ def test_a_store_has_one_table_of_a_name_and_drops_it_with_its_partition() -> No
         store.drop_entries((1, 0))
         assert dict(store.row_tables((1, 0))) == {}
         assert store.usage().held == 0
+
+
+def test_a_row_that_is_prepared_is_among_the_keys_at_no_moment_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = Budget(1 << 20)
+    table = RowTable("emb", RowSpec(2, "float32", SGD), budget)
+    refund, seen = budget.refund, list[tuple[int, int]]()
+
+    def look(nbytes: int) -> None:
+        seen.append((len(table), len(table.keys())))
+        refund(nbytes)
+
+    monkeypatch.setattr(budget, "refund", look)
+    table.prepare(ints(1, 2, 3))
+    assert set(seen) == {(0, 0)}
+
+
+def test_rows_after_a_clear_begin_anew_in_the_same_memory() -> None:
+    table = table_of(ADAGRAD)
+    for position in (1, 2):
+        table.apply(ints(1, 2, 3), np.full((3, 2), float(position), np.float32), 1, images=False)
+        assert (table.read(ints(3, 1)).state == position**2).all()
+        assert sorted(table.keys().tolist()) == [1, 2, 3]
+        table.clear()
+        assert (len(table), table.nbytes, table.lookup(ints(1))[1].tolist()) == (0, 0, [False])
+
+
+def test_a_table_that_the_system_has_no_addresses_for_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with TieredStore() as store:
+        with monkeypatch.context() as full:
+            full.setattr("paramstream.tiers.rows.columns.mmap.mmap", none_left)
+            with pytest.raises(StorageFull, match=r"the dram tier .* no addresses for table 'emb': Cannot allocate"):
+                store.rows((1, 0), "emb", RowSpec(2, "float32", SGD))
+        assert len(store.rows((1, 0), "emb", RowSpec(2, "float32", SGD))) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the flags of memory are told there")
+def test_the_first_rows_of_a_small_table_take_no_huge_pages() -> None:
+    column = Column(1 << 20, 16, np.dtype(np.float32))
+    column.use(1)
+    first = column.array.ctypes.data
+    blocks = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    (flags,) = [
+        re.findall("VmFlags: (.*)", block)[0].split()
+        for block in blocks
+        for begin, end in [re.match("([0-9a-f]+)-([0-9a-f]+)", block).groups()]  # type: ignore[union-attr]
+        if int(begin, 16) <= first < int(end, 16)
+    ]
+    assert "nh" in flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -308,16 +309,16 @@ def test_a_slow_read_gives_the_bytes_of_its_moment_while_its_slots_are_wanted_by
         # The rows are changed and moved down over and over, with others: each slot is wanted again.
         for value in range(60):
             rows = np.full((100, DIM), 1000.0 + value, np.float32)
-            tiers.table.restore(tiers_batch(tiers, rows))
+            tiers.table.restore(batch_of(tiers, np.arange(100), rows))
             tiers.table.demote(100)
     assert result() == keys.tolist()
     assert tiers.get(keys) == [1059.0] * len(keys)
 
 
-def tiers_batch(tiers: Tiers, rows: NDArray[np.float32]) -> RowBatch:
+def batch_of(tiers: Tiers, keys: Ints, rows: NDArray[np.float32]) -> RowBatch:
     tiers.position += 1
     positions = np.full(len(rows), tiers.position, np.uint64)
-    return RowBatch(np.arange(len(rows)), rows, np.empty((len(rows), 0), np.float32), "sgd", positions)
+    return RowBatch(keys, rows, np.empty((len(rows), 0), np.float32), "sgd", positions)
 
 
 def test_nobody_waits_for_the_table_while_the_disk_is_read() -> None:
@@ -500,3 +501,127 @@ def test_a_read_that_fails_once_changes_nothing_and_works_again() -> None:
     assert tiers.get(np.arange(10)) == np.arange(10).tolist()
     tiers.put(np.arange(5, 15), -1.0)
     assert tiers.get(np.arange(4, 15)) == [4.0] + [-1.0] * 10
+
+
+# What happens between a look and what follows from it.
+
+
+def test_readers_bring_rows_up_after_memory_was_given_back_beside_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = Tiers()
+    tiers.put(np.arange(300))
+    tiers.table.demote(100)
+    begun, goes_on = threading.Event(), threading.Event()
+    move_down = vars(Tiering)["_move_down"]
+
+    def pause(moved: Tiering, chosen: Ints, *, may_write: bool) -> int:
+        begun.set()
+        assert goes_on.wait(WAIT_S)
+        left: int = move_down(moved, chosen, may_write=may_write)
+        return left
+
+    giver = threading.Thread(target=tiers.table.give_back, args=(1 << 16,), name="paramstream-test")
+
+    def give_back_meanwhile() -> None:
+        tiers.file.before_read = lambda: None
+        giver.start()
+        assert begun.wait(WAIT_S)
+
+    tiers.file.before_read = give_back_meanwhile
+    with monkeypatch.context() as paused:
+        paused.setattr(Tiering, "_move_down", pause)
+        tiers.put(np.array([0]))
+        goes_on.set()
+        giver.join(WAIT_S)
+    assert tiers.get(np.arange(1, 11)) == np.arange(1, 11).tolist()
+    assert tiers.counts["promotions"] == 11
+
+
+def test_a_row_that_is_brought_up_while_its_table_is_altered_has_the_state_of_now() -> None:
+    tiers, keys = Tiers(optimizer=ADAGRAD), np.arange(10)
+    tiers.table.apply(keys, np.full((10, DIM), 2.0, np.float32), 1, images=False)
+    tiers.table.demote(10)
+    settings = {"lr": 1.0, "eps": 0.0, "initial_accumulator_value": 9.0}
+    with paused_reads(tiers) as read:
+        result = in_thread(lambda: tiers.get(keys))
+        assert read.wait(WAIT_S)
+        tiers.table.alter(RowSpec(DIM, "float32", SGD))
+        tiers.table.alter(RowSpec(DIM, "float32", OptimizerSpec("adagrad", settings)))
+    assert len(result()) == 10
+    assert tiers.counts["promotions"] == 10
+    assert (tiers.table.read(keys).state == 9.0).all()
+
+
+def test_a_row_that_only_the_loading_thread_could_not_read_is_loaded_where_it_is_by_now() -> None:
+    tiers, keys = Tiers(), np.arange(10)
+    tiers.put(keys)
+    tiers.table.demote(10)
+    tiers.position = 5
+
+    def read_first() -> None:
+        tiers.file.before_read = lambda: None
+        tiers.table.pin(keys[:5])
+        tiers.file.fail_reads = 1
+
+    tiers.file.before_read = read_first
+    tiers.table.load(batch_of(tiers, keys, np.full((10, DIM), 7.0, np.float32)))
+    assert tiers.get(keys) == [7.0] * 10
+    tiers.table.unpin(keys[:5])
+    assert tiers.table.demote(10) == 10
+    assert tiers.get(keys) == [7.0] * 10
+    assert len(tiers.table) == 10
+
+
+def test_a_place_taken_for_a_new_row_is_not_given_back_while_another_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiers = Tiers()
+    tiers.put(np.arange(64))
+    tiers.table.demote(64)
+    tiers.file.fail_reads = 1
+    # Just enough places for what is new, and none for the row that is damaged.
+    new = np.arange(100, 164)
+    loaded = np.append(new, 0)
+    batch = batch_of(tiers, loaded, np.repeat(loaded.astype(np.float32)[:, None], DIM, axis=1))
+    make_room = vars(Tiering)["make_room"]
+    given: list[int] = []
+
+    def others_need_it_too(moved: Tiering, count: int) -> bool:
+        given.append(moved.give_back(1 << 19))
+        made: bool = make_room(moved, count)
+        return made
+
+    monkeypatch.setattr(Tiering, "make_room", others_need_it_too)
+    monkeypatch.setattr(Tiering, "grown", refuse_second(tiers))
+    tiers.table.load(batch)
+    assert given
+    assert sorted(tiers.get(loaded)) == sorted(loaded.tolist())
+    tiers.put(np.arange(200, 300))
+    assert sorted(tiers.get(loaded)) == sorted(loaded.tolist())
+
+
+def refuse_second(tiers: Tiers) -> Callable[[Tiering, int], None]:
+    """DRAM has no room for what a table takes by itself, the second time that it is asked for any: after places, before more of them."""
+    grown, asked = vars(Tiering)["grown"], itertools.count(1)
+
+    def refuse(moved: Tiering, nbytes: int) -> None:
+        if nbytes and next(asked) == 2:
+            raise tiers.dram.full(nbytes)
+        grown(moved, nbytes)
+
+    return refuse
+
+
+# Small budgets.
+
+
+def test_a_few_large_rows_find_room_in_a_small_budget() -> None:
+    dram = Budget(1 << 20)
+    file = FaultyFile(Budget(64 << 20, "ssd", "/disk"))
+    table = TieredRowTable("emb", RowSpec(16_384, "float32", SGD), dram, lambda: file, NumpyKernels())
+    dram.reclaim_with(table.give_back)
+    keys = np.arange(40)
+    for key in keys.tolist():
+        table.prepare(keys[key : key + 1])
+        table.write(keys[key : key + 1], np.full((1, 16_384), key, np.float32), key + 1, images=False)
+    assert [table.lookup(keys[key : key + 1])[0][0, 9] for key in keys.tolist()] == keys.tolist()
+    assert dram.held <= dram.limit
