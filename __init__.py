@@ -8,12 +8,12 @@ from .client import Client, TopicInfo, connect, restore
 from .consistency.vector import VersionVector
 from .consumers import torch as torch  # Not in `__all__`: `import *` must not hide torch itself.
 from .consumers.events import Event, GradientSlice
+from .consumers.lookups.hot import HotRows
+from .consumers.lookups.serving import Serving, ServingCounters
 from .consumers.processors.parameter_server import parameter_server
 from .consumers.processors.processor import Processor, ProcessorStatus, TaskStatus, processor
 from .consumers.processors.run import ProcessorRun
 from .consumers.replica import Replica
-from .consumers.serving import Serving, ServingCounters
-from .consumers.serving_hot import HotRows
 from .consumers.snapshots.asked import SnapshotInfo
 from .consumers.status import ReplicaStatus, Served, TableStatus, Unfinished
 from .consumers.subscriber import Subscription

@@ -28,13 +28,13 @@ from .brokers import registry
 from .consistency.gate import Ordering
 from .consistency.vector import VersionVector
 from .consumers.gathering import wait_replicas
+from .consumers.lookups.hot import HotRows, HotTopics
+from .consumers.lookups.lookups import AtLeast, Lookups
 from .consumers.processors.processor import Processor
 from .consumers.processors.run import ProcessorRun
 from .consumers.processors.task import Surroundings
 from .consumers.replica import Replica
 from .consumers.restore import restore as restore_from
-from .consumers.serving_client import AtLeast, Lookups
-from .consumers.serving_hot import HotRows, HotTopics
 from .consumers.status import ReplicaStatus
 from .consumers.subscriber import Subscription
 from .consumers.targets import Moment

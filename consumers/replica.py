@@ -36,6 +36,8 @@ from .entry_reads import EntryReads
 from .expiring import Delete, Expiring
 from .links import MakeLink
 from .live_state import LiveState
+from .lookups.serving import Serving
+from .lookups.source import ReplicaSource
 from .matching import Rename
 from .moment import digest_now, status_now
 from .options import Options
@@ -43,8 +45,6 @@ from .pinning import Pinning
 from .prefetching import Prefetches
 from .resting import Resting
 from .served_weights import ServedWeights
-from .serving import Serving
-from .serving_source import ReplicaSource
 from .snapshots.asked import SnapshotInfo, Snapshots
 from .snapshots.seeding import Seed
 from .snapshots.writing import KEEP

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paramstream.consistency.vector import PartitionId
-from paramstream.consumers.serving_answers import Standing
+from paramstream.consumers.lookups.answers import Standing
 from paramstream.errors import ParamstreamError
 
 TOPIC = 77
@@ -25,7 +25,7 @@ def rows_of(keys: npt.NDArray[np.int64]) -> Rows:
 
 
 class FakeSource:
-    """A `serving_answers.Source`. Rows with even keys are there."""
+    """A `answers.Source`. Rows with even keys are there."""
 
     def __init__(self, partitions: Sequence[int] = (0,)) -> None:
         self.followed = partitions

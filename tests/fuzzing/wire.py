@@ -18,8 +18,8 @@ from paramstream.brokers.reports import Reports
 from paramstream.cli.subscribe import event_line, event_record
 from paramstream.consistency.vector import PartitionId, VersionVector
 from paramstream.consumers.events import event_of
-from paramstream.consumers.serving_answers import Waiting, read_entries, read_rows
-from paramstream.consumers.serving_answers import answer as answer_to
+from paramstream.consumers.lookups.answers import Waiting, read_entries, read_rows
+from paramstream.consumers.lookups.answers import answer as answer_to
 from paramstream.consumers.status import ReplicaStatus
 from paramstream.errors import CorruptLog, InvalidEvent
 from paramstream.events.codec import (

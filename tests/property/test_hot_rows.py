@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeding.fakes import FakeBroker
-from paramstream.consumers import serving_hot
-from paramstream.consumers.serving_hot import HotTopics
+from paramstream.consumers.lookups import hot
+from paramstream.consumers.lookups.hot import HotTopics
 from paramstream.events.kinds import Rows
 
 KEYS = np.arange(3)
@@ -101,7 +101,7 @@ class World:
 def test_no_copy_is_of_before_a_write_that_has_come_nor_of_what_was_lost(
     acts: list[tuple[str, list[int], int, int]],
 ) -> None:
-    with patch.object(serving_hot, "STALE_S", math.inf):
+    with patch.object(hot, "STALE_S", math.inf):
         play(World(), acts)
 
 

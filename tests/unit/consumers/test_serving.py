@@ -13,10 +13,10 @@ import pytest
 import zmq
 
 from fakes.served_source import TABLE, TOPIC, FakeSource, rows_of
-from paramstream.consumers import serving as serving_module
-from paramstream.consumers.serving import Serving
-from paramstream.consumers.serving_answers import read_rows
-from paramstream.consumers.waking import Wake
+from paramstream.consumers.lookups import serving as serving_module
+from paramstream.consumers.lookups.answers import read_rows
+from paramstream.consumers.lookups.serving import Serving
+from paramstream.consumers.lookups.waking import Wake
 from paramstream.errors import AccessDenied, BindFailed, InvalidEvent, ParamstreamTimeout
 from paramstream.transport.lookup_lines import Line
 from paramstream.transport.lookups import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes.served_source import DIM, TABLE, TOPIC, FakeSource, rows_of
-from paramstream.consumers.serving_answers import TABLE_S, Waiting, answer, read_entries, read_rows
+from paramstream.consumers.lookups.answers import TABLE_S, Waiting, answer, read_entries, read_rows
 from paramstream.errors import (
     CorruptLog,
     CorruptTier,

@@ -16,9 +16,9 @@ import pytest
 from fakes.replica_reports import ReplicaReports
 from fakes.served_source import TABLE, FakeSource, rows_of
 from paramstream.consistency.vector import VersionVector
-from paramstream.consumers import serving_reads
-from paramstream.consumers.serving import Serving
-from paramstream.consumers.serving_client import Lookups
+from paramstream.consumers.lookups import reads
+from paramstream.consumers.lookups.lookups import Lookups
+from paramstream.consumers.lookups.serving import Serving
 from paramstream.errors import EventLost, InvalidEvent, ParamstreamError, ParamstreamTimeout, UnknownTopic
 from paramstream.events.digest import partition_of
 from paramstream.transport.lookups import FoundRows, decode_question, encode_frame
@@ -58,7 +58,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(serving_reads, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(reads, "PATIENCE_S", 0.3)
     with ExitStack() as stack:
         yield Stage(tmp_path, stack)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from feeding.fakes import FakeBroker
-from paramstream.consumers import serving_hot
-from paramstream.consumers.serving_hot import HotTopic, HotTopics
+from paramstream.consumers.lookups import hot as hot_module
+from paramstream.consumers.lookups.hot import HotTopic, HotTopics
 from paramstream.errors import ParamstreamTimeout
 from paramstream.events.kinds import DeleteRows, Gradients, Rows, Table
 from paramstream.tiers.rows.copies import RowCopies
@@ -112,7 +112,7 @@ def test_an_answer_that_is_ahead_is_dropped_by_what_comes_behind_it_alone() -> N
 
 
 def test_an_answer_from_before_what_is_remembered_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_hot, "RECENT_KEYS", 4)
+    monkeypatch.setattr(hot_module, "RECENT_KEYS", 4)
     stage = Stage()
     stage.answer(keys=[0])
     before = stage.head
@@ -159,7 +159,7 @@ def test_copies_are_not_used_without_a_broker_nor_when_it_is_silent(monkeypatch:
     assert stage.known() == []
     stage.broker.connect()
     assert stage.known() == ALL
-    monkeypatch.setattr(serving_hot, "STALE_S", 0.0)
+    monkeypatch.setattr(hot_module, "STALE_S", 0.0)
     assert stage.known() == []
 
 
@@ -224,7 +224,7 @@ def test_a_topic_that_cannot_be_followed_is_tried_again_later(monkeypatch: pytes
     deadline = time.monotonic() + 10
     assert hot.of(broker.topic, deadline) is None and hot.of(broker.topic, deadline) is None
     assert tries == 1
-    monkeypatch.setattr(serving_hot, "AGAIN_S", 0.0)
+    monkeypatch.setattr(hot_module, "AGAIN_S", 0.0)
     hot = HotTopics(MIB, broker.directory, broker.make_link)
     assert hot.of(broker.topic, deadline) is None and hot.of(broker.topic, deadline) is None
     assert tries == 3

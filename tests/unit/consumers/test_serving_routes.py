@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paramstream.consistency.vector import PartitionId, VersionVector
-from paramstream.consumers.serving_routes import AVOID_S, REMEMBER_S, RETRY_S, Routes
+from paramstream.consumers.lookups.routes import AVOID_S, REMEMBER_S, RETRY_S, Routes
 from paramstream.consumers.status import STALE_S
 from paramstream.events.codec import encode_vector
 from paramstream.transport.messages import Report

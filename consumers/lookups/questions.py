@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import CorruptLog
-from ..events.digest import partition_of
-from ..events.row_keys import Keys
-from ..transport.lookups import (
+from ...errors import CorruptLog
+from ...events.digest import partition_of
+from ...events.row_keys import Keys
+from ...transport.lookups import (
     MAX_ANSWER_BYTES,
     MAX_KEYS,
     AnyAnswer,
@@ -22,7 +22,7 @@ from ..transport.lookups import (
     Need,
     encode_frame,
 )
-from .serving_answers import KEY, read_entries, read_rows
+from .answers import KEY, read_entries, read_rows
 
 Places = npt.NDArray[np.int64]
 """Indices of keys in the order of the look-up, ascending."""

@@ -9,22 +9,22 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..consistency.vector import VersionVector
-from ..errors import EventLost, InvalidEvent
-from ..events.arrays import Array, ArrayKind, default_arrays
-from ..events.limits import check_name
-from ..events.row_keys import Keys, partitions_of, row_keys
-from ..events.validate import key_bytes
-from ..transport.calls import TopicRecord
-from ..transport.directory import Directory
-from ..transport.lookup_lines import Lines
-from ..transport.lookups import Need
-from .row_reads import handed_out
-from .scope import time_left
-from .serving_hot import HotRows, HotTopic, HotTopics
-from .serving_questions import EntriesQuestion, Places, Question, RowsQuestion
-from .serving_reads import Asking, Reads
-from .waits import Accepted
+from ...consistency.vector import VersionVector
+from ...errors import EventLost, InvalidEvent
+from ...events.arrays import Array, ArrayKind, default_arrays
+from ...events.limits import check_name
+from ...events.row_keys import Keys, partitions_of, row_keys
+from ...events.validate import key_bytes
+from ...transport.calls import TopicRecord
+from ...transport.directory import Directory
+from ...transport.lookup_lines import Lines
+from ...transport.lookups import Need
+from ..row_reads import handed_out
+from ..scope import time_left
+from ..waits import Accepted
+from .hot import HotRows, HotTopic, HotTopics
+from .questions import EntriesQuestion, Places, Question, RowsQuestion
+from .reads import Asking, Reads
 
 AtLeast = VersionVector[str] | Accepted | None
 

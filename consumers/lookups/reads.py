@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
-from ..errors import ConnectFailed, CorruptLog, ParamstreamError, ParamstreamTimeout, UnknownTopic
-from ..transport.calls import Call, ListReplicas, ListTopics, TopicRecord
-from ..transport.lookup_lines import Line, Lines
-from ..transport.lookups import Declined, Need, decode_answer
-from ..transport.messages import Report
-from .serving_questions import Places, Question
-from .serving_routes import Route, Routes
+from ...errors import ConnectFailed, CorruptLog, ParamstreamError, ParamstreamTimeout, UnknownTopic
+from ...transport.calls import Call, ListReplicas, ListTopics, TopicRecord
+from ...transport.lookup_lines import Line, Lines
+from ...transport.lookups import Declined, Need, decode_answer
+from ...transport.messages import Report
+from .questions import Places, Question
+from .routes import Route, Routes
 
 REFRESH_S = 1.0
 """Look-ups have the reports of replicas asked for again when they are older than that, ..."""

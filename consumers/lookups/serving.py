@@ -21,8 +21,8 @@ from typing import Self
 
 import zmq
 
-from ..errors import CorruptLog, InvalidEvent, ParamstreamError
-from ..transport.lookups import (
+from ...errors import CorruptLog, InvalidEvent, ParamstreamError
+from ...transport.lookups import (
     MAX_FRAME_BYTES,
     MAX_OPEN,
     AnyQuestion,
@@ -30,9 +30,9 @@ from ..transport.lookups import (
     decode_question,
     encode_frame,
 )
-from ..transport.sockets import COPY_THRESHOLD_BYTES, Socket, is_local, release, router
-from ..transport.waiting import bounded
-from .serving_answers import Source, Waiting, answer, declined
+from ...transport.sockets import COPY_THRESHOLD_BYTES, Socket, is_local, release, router
+from ...transport.waiting import bounded
+from .answers import Source, Waiting, answer, declined
 from .waking import Wake
 
 _log = logging.getLogger(__name__)

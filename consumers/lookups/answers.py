@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..consistency.position import show
-from ..consistency.vector import PartitionId
-from ..errors import (
+from ...consistency.position import show
+from ...consistency.vector import PartitionId
+from ...errors import (
     CorruptLog,
     CorruptTier,
     EventLost,
@@ -21,9 +21,9 @@ from ..errors import (
     ParamstreamTimeout,
     UnknownTopic,
 )
-from ..events.arrays import DTYPES
-from ..events.validate import check_key
-from ..transport.lookups import (
+from ...events.arrays import DTYPES
+from ...events.validate import check_key
+from ...transport.lookups import (
     MAX_ANSWER_BYTES,
     MAX_KEYS,
     AnyQuestion,
@@ -34,7 +34,7 @@ from ..transport.lookups import (
     LookUp,
     encode_frame,
 )
-from ..transport.wire import WireError
+from ...transport.wire import WireError
 
 KEY = np.dtype("<i8")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..consistency.vector import PartitionId
-from ..events.codec import decode_vector
-from ..transport.messages import Report
-from .status import STALE_S
+from ...consistency.vector import PartitionId
+from ...events.codec import decode_vector
+from ...transport.messages import Report
+from ..status import STALE_S
 
 AVOID_S = (0.25, 8.0)
 """For how long a replica that failed is asked only where no other one can be, the first time and at most; doubled each time."""

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..consistency.vector import PartitionId
-from ..errors import UnknownTopic
-from ..events.row_keys import Keys
-from ..transport.calls import TopicRecord
-from .applying import Applier, TopicState
-from .replica_sink import ReplicaSink
-from .serving_answers import Standing
-from .subscription_core import SubscriptionCore
+from ...consistency.vector import PartitionId
+from ...errors import UnknownTopic
+from ...events.row_keys import Keys
+from ...transport.calls import TopicRecord
+from ..applying import Applier, TopicState
+from ..replica_sink import ReplicaSink
+from ..subscription_core import SubscriptionCore
+from .answers import Standing
 
 Found = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
 """(values (n, dim), found (n,)) of n keys."""
 
 
 class ReplicaSource:
-    """A `serving_answers.Source`."""
+    """A `answers.Source`."""
 
     def __init__(
         self,

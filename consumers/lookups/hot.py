@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..consistency.gate import Ordering
-from ..consistency.vector import PartitionId
-from ..errors import OutcomeUnknown, ParamstreamError
-from ..events.codec import EventFrame
-from ..events.kinds import DeleteRows, Gradients, Rows, Table
-from ..events.row_keys import Keys
-from ..tiers.rows.copies import PIECE_ROWS, RowCopies
-from ..transport.calls import DescribePartitions, PartitionRecord, TopicRecord
-from ..transport.directory import Directory
-from ..transport.lookups import Need
-from ..transport.messages import FORMAT, Following, Heartbeat, Hello, Welcome
-from .effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
-from .feed import Feed
-from .links import MakeLink
-from .scope import time_left
-from .status import STALE_S
-from .subscription_core import SubscriptionCore
+from ...consistency.gate import Ordering
+from ...consistency.vector import PartitionId
+from ...errors import OutcomeUnknown, ParamstreamError
+from ...events.codec import EventFrame
+from ...events.kinds import DeleteRows, Gradients, Rows, Table
+from ...events.row_keys import Keys
+from ...tiers.rows.copies import PIECE_ROWS, RowCopies
+from ...transport.calls import DescribePartitions, PartitionRecord, TopicRecord
+from ...transport.directory import Directory
+from ...transport.lookups import Need
+from ...transport.messages import FORMAT, Following, Heartbeat, Hello, Welcome
+from ..effects import Deliver, Durable, EpochBegan, Jump, Refetched, Step, Stopped, Undo
+from ..feed import Feed
+from ..links import MakeLink
+from ..scope import time_left
+from ..status import STALE_S
+from ..subscription_core import SubscriptionCore
 
 RECENT_KEYS = 64 * 1024
 """Keys written last of each table that are remembered: an answer may be of before a write that is known here already."""
