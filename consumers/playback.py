@@ -11,14 +11,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..consistency.position import START
+from ..consistency.position import START, epoch_of, offset_of
 from ..consistency.vector import PartitionId
 from ..errors import InvalidEvent, ParamstreamError
 from ..events.codec import Buffer, decode_event, position_of
 from ..events.kinds import Commit
 from ..transport.calls import Call, DescribePartitions, ListTopics, OpenReplica, PartitionRecord, VersionRecord
 from ..transport.link import Handler
-from ..transport.messages import Demoted, Fetch, Fetched, FetchFile, Follow, Following, Hello, Welcome
+from ..transport.messages import (
+    Demoted,
+    Fetch,
+    Fetched,
+    FetchFile,
+    Follow,
+    Following,
+    Heads,
+    Heartbeat,
+    Hello,
+    Welcome,
+)
 from ..transport.wire import Message, WireError
 from .followed import Held
 from .sources import Progress, Source
@@ -73,14 +84,17 @@ class Playback:
         return PlaybackLink(handler, self)
 
     def read(self, partition: PartitionId, after: int, max_bytes: int) -> list[memoryview]:
-        """Frames behind `after` within the cut."""
+        """Frames behind `after` within the cut, all of one epoch: the record of the next one comes by itself."""
         found: list[memoryview] = []
         end = self._until.get(partition[1], START)
         for frame in self._source.read(partition, after, max_bytes) if after < end else ():
-            if position_of(frame) > end:
+            position = position_of(frame)
+            if position > end or (found and offset_of(position) == 0):
                 break
             found.append(frame)
             self._progress(len(frame))
+            if offset_of(position) == 0:
+                break
         if self._cut.grows:
             self._grow(found)
         if not found:
@@ -128,6 +142,8 @@ class PlaybackLink:
         self._asked: deque[Follow | Fetch] = deque()
         self._furthest: dict[PartitionId, int] = {}
         """How far each partition was handed out."""
+        self._durable: dict[PartitionId, int] = {}
+        """How far the replica was told that nothing can be lost."""
         self.connected = False
 
     def start(self, timeout: float) -> Welcome:
@@ -187,4 +203,14 @@ class PlaybackLink:
             error = WireError.of(problem)
         end = position_of(frames[-1]) if frames else asked.after
         self._furthest[partition] = max(end, self._furthest.get(partition, 0))
+        self._tell_durable(partition, end if epoch_of(end) == epoch_of(asked.after) else asked.after)
         self._handler.fetched(Fetched(asked.id, *partition, len(frames), end, 0, error), frames)
+
+    def _tell_durable(self, partition: PartitionId, durable: int) -> None:
+        """What is handed out can no longer be lost: a replica waits for that with definitions of tables, and where it has no room for what
+        it may have to take back. It is told of one epoch at a time, the one that it has reached: of a later one the head would say nothing
+        of what waits before that.
+        """
+        if durable > self._durable.get(partition, START):
+            self._durable[partition] = durable
+            self._handler.message(Heartbeat((Heads(*partition, MAX_POSITION, durable, 0, 0),)))
