@@ -32,9 +32,9 @@ def test_rows_of_a_log_that_is_longer_than_what_a_replica_takes_in_at_once_are_r
             live = client.replica("ads", arrays="numpy")
             trainer = client.publisher("ads", producer="trainer")
             for number in range(EVENTS):
-                receipt = trainer.publish_gradients("users", keys + number, gradients)
+                trainer.publish_gradients("users", keys + number, gradients)
+            live.wait(trainer.publish_gradients("users", keys, gradients))
             trainer.flush()
-            live.wait(receipt)
             digest, vector = live.digest(), live.vector
     store = ps.TieredStore(dram=dram, ssd=f"{tmp_path / 'tier'}:64MiB")
     with store, ps.restore(log, "ads", store=store, arrays="numpy") as restored:
