@@ -23,4 +23,4 @@ def change_rows(world: World, chance: random.Random) -> None:
         world.trace.note(f"{producer.name} changes rows {keys}: {how}")
 
 
-ACTS = [Act("change rows", change_rows, 25, is_fault=False)]
+ACTS = [Act("change rows", change_rows, 10, is_fault=False)]

@@ -98,7 +98,7 @@ MUTATIONS = {
             (Patch(SessionCore, "_may_start", _every_call_starts_at_once),),
             "after",
             seeds=50,
-            found_at=2,
+            found_at=1,
         ),
         Mutation(
             "observed",
@@ -106,7 +106,7 @@ MUTATIONS = {
             (Patch(Past, "observe", _nothing_was_seen),),
             "before",
             seeds=50,
-            found_at=10,
+            found_at=14,
         ),
         Mutation(
             "undo",
@@ -114,7 +114,7 @@ MUTATIONS = {
             (Patch(BeforeImages, "undo", _nothing_is_taken_back),),
             "the log says",
             seeds=200,
-            found_at=9,
+            found_at=13,
         ),
         Mutation(
             "durable only",
@@ -122,7 +122,7 @@ MUTATIONS = {
             (Patch(Followed, "is_durable", _accepted_is_durable),),
             "was shown durable events only",
             seeds=200,
-            found_at=12,
+            found_at=7,
         ),
         Mutation(
             "seen is not sent again",
@@ -130,7 +130,7 @@ MUTATIONS = {
             (Patch(partition, "may_resend", _everything_goes_again),),
             "it stands",
             seeds=2000,
-            found_at=33,
+            found_at=13,
         ),
         Mutation(
             "epoch of an event",
@@ -138,7 +138,7 @@ MUTATIONS = {
             (Patch(PartitionCore, "_check_session", _any_epoch_will_do),),
             "has not joined",
             seeds=400,
-            found_at=11,
+            found_at=15,
         ),
         Mutation(
             "fence of a session",
@@ -146,7 +146,7 @@ MUTATIONS = {
             (Patch(PartitionCore, "_check_session", _older_sessions_write_on),),
             "had fenced",
             seeds=400,
-            found_at=7,
+            found_at=5,
         ),
         Mutation(
             "passed counts at once",

@@ -41,7 +41,7 @@ DISK = [
         (Patch(LocalPartition, "sync", _told_unsynced),),
         "log: the log of",
         seeds=100,
-        found_at=3,
+        found_at=7,
         kind="alone",
     ),
     Mutation(
@@ -50,7 +50,7 @@ DISK = [
         (Patch(LocalPartition, "sync", _a_failed_sync_is_tried_again),),
         "log: the log of",
         seeds=400,
-        found_at=74,
+        found_at=101,
         kind="alone",
     ),
     Mutation(
@@ -59,7 +59,7 @@ DISK = [
         (Patch(Recovery, "_write_again", _nothing_is_written_again),),
         "log: the log of",
         seeds=1000,
-        found_at=133,
+        found_at=258,
         kind="alone",
     ),
 ]

@@ -82,7 +82,7 @@ REPLICAS = [
         (Patch(Taking, "_settles", _at_once),),
         "cannot begin with",
         seeds=200,
-        found_at=9,
+        found_at=3,
     ),
     Mutation(
         "floor before the copy",
@@ -90,7 +90,7 @@ REPLICAS = [
         (Patch(taking._Copy, "record", _from_where_the_copy_ended),),  # pyright: ignore[reportPrivateUsage]
         "the events say",
         seeds=1000,
-        found_at=68,
+        found_at=54,
     ),
     Mutation(
         "nothing before the ceiling",
@@ -98,7 +98,7 @@ REPLICAS = [
         (Patch(Scope, "begin_at", _nothing_to_wait_for),),
         "the events say",
         seeds=400,
-        found_at=70,
+        found_at=4,
     ),
     Mutation(
         "closed vectors",
@@ -106,7 +106,7 @@ REPLICAS = [
         (Patch(Gate, "vector", _positions_alone),),
         "before",
         seeds=2000,
-        found_at=152,
+        found_at=283,
     ),
     Mutation(
         "stale",

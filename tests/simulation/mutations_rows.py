@@ -37,7 +37,7 @@ ROWS = [
         (Patch(RowTable, "apply", _apply_whatever_is_held),),
         "the events say",
         seeds=1000,
-        found_at=1,
+        found_at=48,
     ),
     Mutation(
         "rows are taken back",
@@ -45,6 +45,6 @@ ROWS = [
         (Patch(RowTable, "restore", _leave_it),),
         "the events say",
         seeds=200,
-        found_at=1,
+        found_at=13,
     ),
 ]

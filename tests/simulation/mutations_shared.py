@@ -46,7 +46,7 @@ SHARED = [
         (Patch(OwnerCore, "met", _claims_of_others_are_passed_over),),
         "was durable and stands in",
         seeds=200,
-        found_at=16,
+        found_at=52,
         kind="shared",
     ),
     Mutation(
@@ -55,7 +55,7 @@ SHARED = [
         (Patch(OwnerCore, "acked", _every_ack_is_believed),),
         "was durable and stands in",
         seeds=400,
-        found_at=16,
+        found_at=24,
         kind="shared",
     ),
     Mutation(
@@ -63,8 +63,8 @@ SHARED = [
         "an owner takes in what was written before its claim stood",
         (Patch(OwnerCore, "acked", _a_claims_ack_is_believed),),
         "was durable and stands in",
-        seeds=2000,
-        found_at=20,
+        seeds=4000,
+        found_at=1548,
         kind="shared",
     ),
     Mutation(
@@ -73,7 +73,7 @@ SHARED = [
         (Patch(Calls, "_confirmed_by", _answers_wait_for_no_record),),
         "joins: ",
         seeds=200,
-        found_at=16,
+        found_at=4,
         kind="shared",
     ),
 ]

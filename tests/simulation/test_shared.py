@@ -15,7 +15,7 @@ from simulation.scenario import do, drawn
 from simulation.shared_world import SharedWorld
 
 SEED = 4
-HOSTILE_SEEDS = range(4, 28, 4)
+HOSTILE_SEEDS = range(4, 52, 4)
 
 
 def test_the_shared_worlds_are_hostile() -> None:
