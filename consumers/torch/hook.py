@@ -47,7 +47,7 @@ class Waiting(Protocol):
 
 
 class GradientHook:
-    """Of one module. Backward may run in any thread; one forward and backward at a time is the rule of training anyway."""
+    """Of one module. Thread-safe: where several threads train at once, the first whose backward ends publishes what all have by then."""
 
     def __init__(
         self, publisher: GradientPublisher, replica: Waiting, table: str, staleness: int | None, scale: Scale,
@@ -78,7 +78,8 @@ class GradientHook:
             grads = leaf.grad
             assert grads is not None
             with self._lock:
-                self._kept.append((keys, grads))
+                # A backward that can be derived again has gradients with a graph of their own.
+                self._kept.append((keys, grads.detach()))
                 leaf.grad = None
             if self._ends_with_backward:
                 # For each leaf: the first call publishes what all of them have kept by then, and the others find nothing.
@@ -106,14 +107,16 @@ class GradientHook:
         if scale != 1.0:
             grads = grads * scale
         if self._nonfinite == "skip" and not bool(torch.isfinite(grads).all()):
-            self.skipped += 1
+            with self._lock:
+                self.skipped += 1
             return None
         passes: Literal["refuse", "pass"] = "pass" if self._nonfinite == "pass" else "refuse"
         receipt = self._publisher.publish_gradients(self._table, keys, grads, passes, timeout=self._timeout)
-        self.published += 1
-        self.receipt = receipt
-        if self._staleness is not None:
-            self._unseen.append(receipt)
+        with self._lock:
+            self.published += 1
+            self.receipt = receipt
+            if self._staleness is not None:
+                self._unseen.append(receipt)
         return receipt
 
     def discard(self) -> None:
@@ -124,13 +127,27 @@ class GradientHook:
         """Blocks until the replica has applied all but the last `staleness` publishes. Raises what `replica.wait` raises; what is lost
         is told once.
         """
-        while self._staleness is not None and len(self._unseen) > self._staleness:
+        while (receipt := self._next_unseen()) is not None:
             try:
-                self._replica.wait(self._unseen[0], self._timeout)
+                self._replica.wait(receipt, self._timeout)
             except EventLost:
+                if self._is_settled(receipt):
+                    raise
+            else:
+                self._is_settled(receipt)
+
+    def _next_unseen(self) -> Accepted | None:
+        with self._lock:
+            is_due = self._staleness is not None and len(self._unseen) > self._staleness
+            return self._unseen[0] if is_due else None
+
+    def _is_settled(self, receipt: Accepted) -> bool:
+        """Nobody waits for it any more. False where another thread has seen to it."""
+        with self._lock:
+            is_first = bool(self._unseen) and self._unseen[0] is receipt
+            if is_first:
                 self._unseen.popleft()
-                raise
-            self._unseen.popleft()
+            return is_first
 
     def _take(self) -> list[tuple[NDArray[np.int64], torch.Tensor]]:
         with self._lock:

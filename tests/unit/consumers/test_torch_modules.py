@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -417,3 +418,35 @@ def test_inside_a_compiled_graph_a_module_says_that_it_cannot_be_there() -> None
     compiled = torch.compile(model, backend="eager")
     with pytest.raises(ps.InvalidEvent, match="inside a compiled graph"):
         compiled(torch.tensor([1, 2]))
+
+
+def test_threads_that_wait_for_the_same_gradients_wait_for_each_once_and_for_all_of_them() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users")
+    outputs = [ours(torch.tensor([1])) for _ in range(2)]
+    for each in outputs:
+        each.sum().backward()
+    waited: list[int] = []
+
+    def wait_too(target: Any, timeout: float = 30.0) -> None:
+        waited.append(target)
+        if len(waited) == 1:
+            # Another thread comes, waits for all, and is done before this one.
+            other = threading.Thread(target=ours.wait)
+            other.start()
+            other.join()
+        stream.apply(target)
+
+    stream.wait = wait_too  # type: ignore[method-assign]
+    ours.wait()
+    assert (waited, stream.applied) == ([1, 1, 2], 2)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_backward_that_can_be_derived_again_publishes_its_gradients() -> None:
+    stream = Stream()
+    ours = ps.torch.Embedding(stream, stream, "users")
+    before = stream.weight()[1]
+    ours(torch.tensor([1])).pow(2).sum().backward(create_graph=True)
+    ours.wait()
+    torch.testing.assert_close(stream.weight()[1], before - 0.1 * 2 * before)
