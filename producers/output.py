@@ -115,8 +115,8 @@ class Output:
 
     def delete_rows(self, table: str, keys: Any) -> None:
         """Remove rows: `keys` int64 (n,)."""
-        self._session.table(self._topic, table)
-        self._write(delete_drafts(self._topic, table, row_keys(table, keys)))
+        definition = self._session.table(self._topic, table)
+        self._write(delete_drafts(self._topic, definition, row_keys(table, keys)))
 
     def publish_weights(
         self,

@@ -373,8 +373,8 @@ class Publisher:
 
         `up_to`, a position: only rows that were last written at or below it, each in its own partition.
         """
-        self._session.table(self._topic, table, timeout)
-        return self._publish(delete_drafts(self._topic, table, row_keys(table, keys), up_to), timeout)
+        definition = self._session.table(self._topic, table, timeout)
+        return self._publish(delete_drafts(self._topic, definition, row_keys(table, keys), up_to), timeout)
 
     # --- order, waiting, the end ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidEvent
-from ..events.arrays import DTYPES, describe, row_major
+from ..events.arrays import DTYPES, describe, nbytes_of, row_major
 from ..events.kinds import DeleteRows, Gradients, Rows, Table
 from ..events.limits import MAX_CHUNK_BYTES
 from ..events.row_keys import Keys, by_partition, in_groups
@@ -66,7 +66,7 @@ def row_drafts(
     """One event or more for each partition that a key goes to. The order of a key's rows is kept, and all gradients of a key go in one
     event, so that they make one step; where there are more of them than an event holds, their sum goes, in the table's dtype.
     """
-    step = max(1, MAX_CHUNK_BYTES // (ROW_KEY_BYTES + values.shape[1]))
+    step = _rows_in_an_event(definition)
 
     def draft(number: int, some: Keys, rows: Bytes) -> Draft:
         payload = kind(definition.table, len(some), definition.dim, definition.dtype)
@@ -86,8 +86,11 @@ def row_drafts(
     return drafts
 
 
-def delete_drafts(topic: TopicRecord, table: str, keys: Keys, up_to: int | None = None) -> list[Draft]:
-    step, drafts = MAX_CHUNK_BYTES // ROW_KEY_BYTES, list[Draft]()
+def delete_drafts(topic: TopicRecord, definition: Table, keys: Keys, up_to: int | None = None) -> list[Draft]:
+    """As many keys in an event as there would be rows: a replica has all that an event changes in memory at once, and what it was too
+    until that is durable. *Cut by their own bytes alone, a hundred thousand rows had to fit into any DRAM tier.*
+    """
+    table, step, drafts = definition.table, _rows_in_an_event(definition), list[Draft]()
     for number, places in by_partition(keys, topic.partitions):
         own = keys if places is None else keys[places]
         for at in range(0, len(own), step):
@@ -95,6 +98,10 @@ def delete_drafts(topic: TopicRecord, table: str, keys: Keys, up_to: int | None 
             payload = DeleteRows(table, len(some), up_to)
             drafts.append(Draft.of((topic.id, number), payload, (_bytes(some),), _meta_nbytes(table)))
     return drafts
+
+
+def _rows_in_an_event(definition: Table) -> int:
+    return max(1, MAX_CHUNK_BYTES // (ROW_KEY_BYTES + nbytes_of(definition.dtype, (definition.dim,))))
 
 
 def _groups(
