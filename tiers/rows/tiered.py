@@ -233,7 +233,9 @@ class TieredRowTable(RowTable):
                     short = error.nbytes
             raise self._budget.full(short)
         except StorageFull as error:
-            raise self._cannot_leave(error) from tiers.write_error
+            raise self._cannot_leave(
+                error, f"; those of this change take {len(keys) * self._dram.slot_bytes} bytes"
+            ) from tiers.write_error
         finally:
             self._budget.refund(credit.left)
             tiers.holds_back = False
@@ -267,10 +269,12 @@ class TieredRowTable(RowTable):
             self._let_go()
         return False
 
-    def _cannot_leave(self, error: StorageFull) -> StorageFull:
+    def _cannot_leave(self, error: StorageFull, besides: str = "") -> StorageFull:
         """`error`, with the reason why rows do not make room."""
         why = "those that are left are in use" if self._tiers.write_error is None else self._tiers.write_error.problem
-        return StorageFull(f"{error.problem}; no more rows of {self.name!r} can leave: {why}", remedy=error.remedy)
+        return StorageFull(
+            f"{error.problem}; no more rows of {self.name!r} can leave: {why}{besides}", remedy=error.remedy
+        )
 
     # Under the lock.
 
