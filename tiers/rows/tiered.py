@@ -24,7 +24,7 @@ from .slot_file import Storage
 from .spec import RowSpec
 from .ssd import ColdRead
 from .table import RowCounters, RowTable
-from .tiering import BATCH_ROWS, BESIDE_BYTES, Tiering
+from .tiering import BESIDE_BYTES, Tiering
 
 
 def distinct(keys: Ints) -> Ints:
@@ -81,10 +81,10 @@ class TieredRowTable(RowTable):
     # Any thread.
 
     def prefetch(self, keys: Ints) -> int:
-        keys, moved = distinct(self._checked_keys(keys)), 0
-        for start in range(0, len(keys), BATCH_ROWS):
+        keys, moved, step = distinct(self._checked_keys(keys)), 0, self._tiers.batch_rows
+        for start in range(0, len(keys), step):
             with self._lock:
-                cold = self._look(keys[start : start + BATCH_ROWS])
+                cold = self._look(keys[start : start + step])
             moved += 0 if cold is None else self._tiers.move_up(cold, must=False)
         return moved
 
@@ -183,8 +183,9 @@ class TieredRowTable(RowTable):
 
     def load(self, batch: RowBatch) -> None:
         """As `RowTable.load`; but where it raises, some of the rows may be there. A row that is damaged on SSD is whole again."""
-        for start in range(0, len(batch), BATCH_ROWS):
-            piece = newest(batch.take(np.arange(start, min(start + BATCH_ROWS, len(batch)))))
+        step = self._tiers.batch_rows
+        for start in range(0, len(batch), step):
+            piece = newest(batch.take(np.arange(start, min(start + step, len(batch)))))
             self._bring_up(distinct(piece.keys), is_overwritten=True)
             super()._hold(piece.keys)
             super().load(piece)

@@ -35,7 +35,10 @@ BESIDE_BYTES: Final = 23
 """Charged for each slot in DRAM: where its copy is, and its places in the eviction policy."""
 
 BATCH_ROWS: Final = 4096
-"""Rows that leave at a time: so long the table's lock is held, and so many are in memory twice."""
+"""Rows that move at a time at most: so long the table's lock is held, and so many are in memory twice."""
+
+BATCH_BYTES: Final = 4 << 20
+"""The same of large rows, in bytes: what is in memory twice is not charged."""
 
 LOW_WATER_SHARE: Final = 32
 """When room is made, one slot in so many becomes free, so that the next rows find it."""
@@ -88,6 +91,11 @@ class Tiering:
         self._copies = np.zeros(0, np.int64)
         """By slot: the address of the row's copy on SSD, -1 where it has none."""
         self._pinned_keys: Counter[int] = Counter()
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows that move at a time."""
+        return max(1, min(BATCH_ROWS, BATCH_BYTES // self._dram.slot_bytes))
 
     def addresses(self, locations: Ints) -> Ints:
         """Of cold rows."""
@@ -236,7 +244,7 @@ class Tiering:
             evictable = self._policy.evictable
             while freed < count and passed < evictable:
                 with self._lock:
-                    chosen = self._policy.choose(min(count - freed, BATCH_ROWS))
+                    chosen = self._policy.choose(min(count - freed, self.batch_rows))
                 if not len(chosen):
                     break
                 passed += len(chosen)
@@ -257,8 +265,9 @@ class Tiering:
                     slots = self._held_from(usable)
                     self._policy.take(slots)
                 failed = self.counts.failed_writes
-                for start in range(0, len(slots), BATCH_ROWS):
-                    piece = slots[start : start + BATCH_ROWS]
+                step = self.batch_rows
+                for start in range(0, len(slots), step):
+                    piece = slots[start : start + step]
                     self._move_down(piece, may_write=self.counts.failed_writes == failed)
                 with self._lock:
                     stayed = self._held_from(usable)

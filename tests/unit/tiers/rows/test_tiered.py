@@ -20,7 +20,7 @@ from paramstream.tiers.rows import OptimizerSpec, RowBatch, RowSpec
 from paramstream.tiers.rows.kernels import NumpyKernels
 from paramstream.tiers.rows.slots import SlotLayout
 from paramstream.tiers.rows.tiered import TieredRowTable
-from paramstream.tiers.rows.tiering import Tiering
+from paramstream.tiers.rows.tiering import BATCH_BYTES, Tiering
 from reference.waiting import eventually
 
 DIM = 64
@@ -614,14 +614,40 @@ def refuse_second(tiers: Tiers) -> Callable[[Tiering, int], None]:
 # Small budgets.
 
 
+class LargeRows:
+    """A table of rows of 64 KiB in a small budget."""
+
+    def __init__(self, dram: int) -> None:
+        self.dram = Budget(dram)
+        self.file = FaultyFile(Budget(64 << 20, "ssd", "/disk"))
+        spec = RowSpec(16_384, "float32", SGD)
+        self.table = TieredRowTable("emb", spec, self.dram, lambda: self.file, NumpyKernels())
+        self.dram.reclaim_with(self.table.give_back)
+
+    def column(self, keys: Ints) -> list[float]:
+        return [float(self.table.lookup(keys[at : at + 1])[0][0, 9]) for at in range(len(keys))]
+
+
+def large_rows(keys: Ints) -> NDArray[np.float32]:
+    return np.repeat(keys.astype(np.float32)[:, None], 16_384, axis=1)
+
+
 def test_a_few_large_rows_find_room_in_a_small_budget() -> None:
-    dram = Budget(1 << 20)
-    file = FaultyFile(Budget(64 << 20, "ssd", "/disk"))
-    table = TieredRowTable("emb", RowSpec(16_384, "float32", SGD), dram, lambda: file, NumpyKernels())
-    dram.reclaim_with(table.give_back)
-    keys = np.arange(40)
-    for key in keys.tolist():
-        table.prepare(keys[key : key + 1])
-        table.write(keys[key : key + 1], np.full((1, 16_384), key, np.float32), key + 1, images=False)
-    assert [table.lookup(keys[key : key + 1])[0][0, 9] for key in keys.tolist()] == keys.tolist()
-    assert dram.held <= dram.limit
+    large, keys = LargeRows(1 << 20), np.arange(40)
+    for key in keys:
+        large.table.prepare(keys[key : key + 1])
+        large.table.write(keys[key : key + 1], large_rows(keys[key : key + 1]), int(key) + 1, images=False)
+    assert large.column(keys) == keys.tolist()
+    assert large.dram.held <= large.dram.limit
+
+
+def test_large_rows_are_loaded_and_moved_few_at_a_time() -> None:
+    large, keys = LargeRows(8 << 20), np.arange(200)
+    positions = np.ones(200, np.uint64)
+    large.table.load(RowBatch(keys, large_rows(keys), np.empty((200, 0), np.float32), "sgd", positions))
+    large.table.demote(200)
+    assert sum(nbytes for _, nbytes in large.file.writes) > 200 << 16
+    assert max(nbytes for _, nbytes in large.file.writes) <= BATCH_BYTES
+    assert large.table.prefetch(keys) > 0
+    assert max(nbytes for _, nbytes in large.file.reads) <= BATCH_BYTES
+    assert large.column(keys) == keys.tolist()
