@@ -69,8 +69,8 @@ def parameter_server(
     `source` must have one state partition: `client.run` refuses it else. `optimizer`: `ps.SGD`, `ps.Adagrad` or `ps.Adam`.
 
     `initial`: the first weights: a torch module or mapping, or a function without arguments that gives one (the same in every run);
-    they are version 0, published with the first contribution, and steps begin with 1. Or "first": the first contribution of all is no gradient but the first weights, and
-    they are the version of its step.
+    they are version 0, published with the first contribution, and steps begin with 1. Or "first": the first contribution of all is no
+    gradient but the first weights, and they are the version of its step.
 
     `trainers`: whose contributions make a step, by producer name, or how many. None: each is applied as it comes.
     `combine`: their "mean" or "sum"; a trainer that leaves a name out gives zeros for it, and a tensor that all leave out stands still.
