@@ -16,6 +16,7 @@ from ..errors import (
     CorruptTier,
     EventLost,
     Fenced,
+    InvalidEvent,
     LogTruncated,
     NotDurable,
     ParamstreamError,
@@ -412,13 +413,13 @@ class ReplicaSink:
         try:
             if self._core.durable_only:
                 check_durable(record)
-        except NotDurable as error:
+            numbers = self._state_partitions(record)
+        except (NotDurable, InvalidEvent) as error:
             with self.changed:
                 gone = {partition: error for partition in self._core.partitions() if partition[0] == old}
                 self.stopped = {**self.stopped, **gone}
                 self.changed.notify_all()
             return
-        numbers = self._state_partitions(record)
         with self.changed:
             for partition in [p for p in self._core.partitions() if p[0] == old]:
                 self._core.unfollow(partition)

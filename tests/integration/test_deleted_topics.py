@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -129,3 +132,28 @@ def test_a_replica_that_has_seen_a_deleted_topic_is_observed_by_clients_that_nev
     with ps.connect(broker.endpoint) as other:
         pub = other.publisher("kept", producer="observer", observes=replica)
         assert ("gone", 0) in replica.vector and ("gone", 0) not in pub.put("k", b"w").accepted.result(5.0)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_replica_of_partitions_that_its_topic_no_longer_has_says_so_and_goes_on_where_it_has_them_again(
+    client: ps.Client,
+) -> None:
+    """And whatever else it follows goes on meanwhile."""
+    client.create_topic("model", partitions=4)
+    client.create_topic("wide", partitions=4)
+    with client.replica(["model", "wide"], partitions=[0, 3], arrays="numpy") as replica:
+        wide = client.publisher("wide", producer="trainer")
+        make_again(client, partitions=2)
+        until(lambda: any(isinstance(error, ps.InvalidEvent) for error in replica.status().stopped.values()))
+        for key in range(8):
+            replica.wait(wide.put(f"k{key}", b"1"), 5.0)
+        pub = make_again(client, partitions=4)
+        until(lambda: not replica.status().stopped)
+        replica.wait(pub.publish_weights(W, version=1), 10.0)
+        assert replica.weights(topic="model").version == 1
