@@ -227,6 +227,16 @@ class SubscriptionCore:
         state = self._followed.get(partition)
         return self._gate.is_lost(partition, position) or (state is not None and state.is_lost(position))
 
+    def stands(self, partition: PartitionId, position: int) -> bool:
+        """True if what was seen at `position`, at or below what is applied, is known to be in the partition still: its epoch goes on, or is
+        known to have ended behind it. Of epochs before the one that was followed first a partition knows what its broker told, and of
+        a topic that had this one's name before nothing.
+        """
+        epoch = epoch_of(position)
+        if position == START or epoch == epoch_of(self._gate.position(partition)):
+            return True
+        return position <= (self._gate.end_of(partition, epoch) or START)
+
     def heads(self, partition: PartitionId) -> tuple[int, int]:
         """(accepted, durable) as last heard."""
         state = self._followed[partition]

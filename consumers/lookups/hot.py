@@ -184,7 +184,7 @@ class HotTopic:
             return None
         if self._core.heads(partition)[0] > position:
             return None
-        if need is not None and (need.position > position or self._core.is_lost(partition, need.position)):
+        if need is not None and (need.position > position or not self._core.stands(partition, need.position)):
             return None
         return position
 

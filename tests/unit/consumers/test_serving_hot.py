@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from feeding.fakes import FakeBroker
+from paramstream.consistency.position import epoch_of, position
 from paramstream.consumers.lookups import hot as hot_module
 from paramstream.consumers.lookups.hot import HotTopic, HotTopics
 from paramstream.errors import ParamstreamTimeout
@@ -150,6 +151,15 @@ def test_copies_are_not_used_beyond_what_must_have_been_seen() -> None:
     stage.answer()
     assert stage.known({0: Need(0, stage.head, True)}) == ALL
     assert stage.known({0: Need(0, stage.head + 1, True)}) == []
+
+
+def test_what_must_have_been_seen_of_an_epoch_that_nobody_knows_is_asked_of_a_replica() -> None:
+    """It may be of a topic that had this one's name before: then it was lost, and only a replica can tell."""
+    stage = Stage()
+    stage.answer()
+    epoch = epoch_of(stage.head)
+    assert stage.known({0: Need(0, position(epoch - 1, 1), True)}) == []
+    assert stage.known({0: Need(0, position(epoch, 0), True)}) == stage.known({0: Need(0, 0, True)}) == ALL
 
 
 def test_copies_are_not_used_without_a_broker_nor_when_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
