@@ -301,7 +301,7 @@ class TieredStore:
         """Drops all entries and rows and gives all memory back; a second call does nothing. No descriptor of the store is left.
 
         Weights that somebody still reads stay valid, and take their memory with them when they are dropped. Waits, up to `timeout` s,
-        for what the HBM tier is just bringing in.
+        for what the HBM tier is just bringing in, and as long for what is just read from SSD.
         """
         with self._lock:
             self._closed = True
@@ -319,7 +319,7 @@ class TieredStore:
         if self._spill is not None:
             self._spill.blobs.close()
         if self._folder is not None:
-            self._folder.close()
+            self._folder.close(timeout)
 
     # What the budget calls, on any thread, with no lock held.
 
