@@ -1,6 +1,7 @@
 """Each example runs by itself, as a user would run it, and says nothing on standard error."""
 
 import json
+import os
 import runpy
 import string
 import subprocess
@@ -41,8 +42,14 @@ def small_bert(folder: Path) -> list[str]:
     return ["--model", str(folder)]
 
 
-ARGUMENTS: dict[str, Callable[[Path], list[str]]] = {"hot_swap_minilm": small_bert}
-"""Of examples that need something that no test installs."""
+def short_run(folder: Path) -> list[str]:
+    """Much less than a user would look at, on a machine that may be busy."""
+    sizes = ["--phases", "3", "--batches", "40", "--dram", "1536KiB", "--fresh-within", "10"]
+    return [*sizes, "--json", "--plot", str(folder / "plot.png")]
+
+
+ARGUMENTS: dict[str, Callable[[Path], list[str]]] = {"hot_swap_minilm": small_bert, "online_recommender": short_run}
+"""Of examples that need something that no test installs, or take long."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -58,6 +65,25 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout
+    if example.stem == "online_recommender":
+        # It has checked its figures itself, or it would not have ended with 0.
+        assert len(json.loads(done.stdout)["frozen"]) == 3
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plot_of_the_recommender_names_the_extra_that_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    example, plot = ROOT / "examples" / "online_recommender.py", tmp_path / "plot.png"
+    done = subprocess.run(
+        [sys.executable, str(example), "--plot", str(plot)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, "paramstream[torch,examples]" in done.stderr) == (2, True), done.stderr
+    assert not plot.exists()
 
 
 def test_the_hot_swap_says_where_its_model_comes_from() -> None:
@@ -68,4 +94,5 @@ def test_the_hot_swap_says_where_its_model_comes_from() -> None:
 
 def test_the_examples_are_there() -> None:
     wanted = {"publish_gradients", "subscribe_replica", "replay_checkpoint", "hot_swap_minilm", "process_gradients"}
+    wanted |= {"online_recommender"}
     assert wanted <= {path.stem for path in EXAMPLES}
