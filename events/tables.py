@@ -169,11 +169,11 @@ def definition_of(
     the rest is for `validate.check_table`.
     """
     check_name("table", table)
-    if expire_after is not None and not math.isfinite(_number("expire_after", expire_after)):
+    if expire_after is not None and not math.isfinite(_number("expire_after", expire_after) * 1e9):
         raise InvalidEvent(f"rows cannot expire after {expire_after} s", item=table, remedy="Give seconds, or None")
     return Table(
         table,
-        dim,
+        int(dim) if isinstance(cast(object, dim), np.integer) else dim,
         dtype,
         None if optimizer is None else optimizer_payload(optimizer),
         init_payload(init),

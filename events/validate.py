@@ -115,8 +115,10 @@ def check_put(item: PutItem) -> None:
 def check_table(table: Table) -> None:
     check_name("table", table.table)
     dim = cast(object, table.dim)  # what a user gave, not decoded
-    if not isinstance(dim, int) or not 0 < dim <= MAX_VALUE_BYTES // 8:
-        raise InvalidEvent(f"a table of dim {dim}; it must be 1 to {MAX_VALUE_BYTES // 8}", item=table.table)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 < dim <= MAX_VALUE_BYTES // 8:
+        raise InvalidEvent(
+            f"a table of dim {dim!r}; it must be an int from 1 to {MAX_VALUE_BYTES // 8}", item=table.table
+        )
     if table.expire_after_ns is not None and not 0 < table.expire_after_ns <= MAX_TTL_NS:
         raise InvalidEvent(
             f"rows that expire after {table.expire_after_ns / 1e9} s; it must be over 0 and at most a century",

@@ -19,6 +19,7 @@ def test_a_table_as_users_describe_it_is_its_payload() -> None:
     assert given == Table("t", 4, "float32", adam, Initializer("uniform", {"lo": -1.0, "hi": 1.0}, 7), 1_500_000_000)
     assert definition_of("t", 4, "float32") == Table("t", 4, "float32", init=Initializer("constant", {"value": 0.0}))
     check_table(given)
+    assert type(definition_of("t", np.int64(8), "float32").dim) is int  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,9 @@ def test_every_optimizer_is_taken_by_a_table(optimizer: ps.SGD | ps.Adagrad | ps
         lambda: definition_of("t", 1, "float32", ps.SGD),  # type: ignore[arg-type]
         lambda: definition_of("t", 1, "float32", init="zeros"),  # type: ignore[arg-type]
         lambda: definition_of("t", 1, "float32", expire_after=float("nan")),
+        lambda: definition_of("t", 1, "float32", expire_after=1e300),
+        lambda: check_table(definition_of("t", True, "float32")),
+        lambda: check_table(definition_of("t", 4.0, "float32")),  # type: ignore[arg-type]
         lambda: definition_of("", 1, "float32"),
         lambda: check_table(definition_of("t", 1, "int64")),
         lambda: check_table(definition_of("t", 1, "float16", init=1e6)),
