@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -121,8 +122,8 @@ def train(endpoint: str, number: int, batches: int) -> tuple[str, list[tuple[flo
         replica.wait_version(0, WAIT_S)
         bound = replica.bind(head)
 
-        def watch(published: float, began: float, receipt: Any) -> tuple[float, float]:
-            client.lookup("recommender", "items", [0], at_least=receipt)
+        def watch(published: float, began: float, keys: Tensor, receipt: Any) -> tuple[float, float]:
+            client.lookup("recommender", "items", keys, at_least=receipt)
             return published, time.monotonic() - began
 
         watched = list[Future[tuple[float, float]]]()
@@ -138,7 +139,7 @@ def train(endpoint: str, number: int, batches: int) -> tuple[str, list[tuple[flo
                 loss.backward()  # It publishes the gradients of the rows when it ends.
             gradients = {name: parameter.grad for name, parameter in head.named_parameters()}
             dense.publish_dense_gradients(gradients, step=int(batch) + 1)
-            watched.append(watching.submit(watch, published, began, items.receipt))
+            watched.append(watching.submit(watch, published, began, item, items.receipt))
         # In causal order: whoever shows a head shows all that its gradients came with.
         replica.wait_version(batches, WAIT_S)
         return replica.digest(), [each.result() for each in watched]
@@ -184,6 +185,7 @@ def serve(phases: int, batches: int, dram: str, folder: str) -> Outcome:
         ps.connect(broker.endpoint) as client,
         ps.TieredStore(dram, ssd=f"{folder}/tier:1GiB") as store,
         ProcessPoolExecutor(len(TRAINERS), processes) as pool,
+        ExitStack() as copies,
     ):
         for topic in ("clicks", "gradients", "recommender"):
             client.create_topic(topic)
@@ -208,7 +210,7 @@ def serve(phases: int, batches: int, dram: str, folder: str) -> Outcome:
                         trainer.result()  # So soon it has ended with an error.
                 replica.wait_version(max(0, batch - AHEAD), WAIT_S)
                 if batch and batch % batches == 0:
-                    frozen = Model(ps.restore(broker.endpoint, "recommender"))
+                    frozen = Model(copies.enter_context(ps.restore(broker.endpoint, "recommender")))
                 clicks, possible = world.visits(batch / batches)
                 at[batch] = time.time()
                 losses[batch] = served.loss(clicks), frozen.loss(clicks) if frozen else np.nan, possible

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -84,6 +85,29 @@ def test_the_plot_of_the_recommender_names_the_extra_that_it_lacks(tmp_path: Pat
     )
     assert (done.returncode, "paramstream[torch,examples]" in done.stderr) == (2, True), done.stderr
     assert not plot.exists()
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ({}, ""),
+        ({"served": [0.7, 0.8]}, "not below the frozen copy's"),
+        ({"freshness": {"p50": 0.1, "p99": 1.1}}, "longer than 1 s"),
+        ({"digests": {"serving": "a", "log": "b"}}, "the digests differ"),
+        ({"bytes": {"dram": 1, "ssd": 0}}, "all rows fitted into memory"),
+    ],
+)
+def test_the_recommender_says_which_of_its_claims_does_not_hold(shown: dict[str, Any], said: str) -> None:
+    problems = runpy.run_path(str(ROOT / "examples" / "online_recommender.py"))["problems"]
+    holds = {
+        "served": [0.7, 0.6],
+        "frozen": [None, 0.7],
+        "freshness": {"p50": 0.1, "p99": 0.9},
+        "digests": {"serving": "a", "log": "a"},
+        "bytes": {"dram": 1, "ssd": 1},
+    }
+    found = problems(holds | shown, 1.0)
+    assert len(found) == bool(said) and said in "".join(found)
 
 
 def test_the_hot_swap_says_where_its_model_comes_from() -> None:
