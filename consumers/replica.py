@@ -268,11 +268,13 @@ class Replica:
                 raise InvalidEvent(
                     f"this replica serves at {self._serving.endpoint} already", remedy="Close that first"
                 )
-            source = ReplicaSource(
-                live.core, sink, live.applier, self._tables.look_up, live.scope.state_partitions, self._entries.get
-            )
             self._serving = serving = Serving(
-                source, bind, self.name, insecure=insecure, advertise=advertise, on_close=lambda: sink.serves_at("")
+                ReplicaSource(live, self._entries, self._tables),
+                bind,
+                self.name,
+                insecure=insecure,
+                advertise=advertise,
+                on_close=lambda: sink.serves_at(""),
             )
             sink.serves_at(serving.endpoint, serving.wake)
         return serving

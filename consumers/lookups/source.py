@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable, Sequence
 
 from ...consistency.vector import PartitionId
 from ...errors import UnknownTopic
 from ...events.row_keys import Keys
-from ...transport.calls import TopicRecord
-from ..applying import Applier, TopicState
-from ..replica_sink import ReplicaSink
-from ..subscription_core import SubscriptionCore
+from ..applying import TopicState
+from ..entry_reads import EntryReads
+from ..live_state import LiveState
+from ..row_reads import FoundRows
+from ..tables import Tables
 from .answers import Standing
-
-Found = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
-"""(values (n, dim), found (n,)) of n keys."""
 
 
 class ReplicaSource:
-    """A `answers.Source`."""
+    """An `answers.Source`."""
 
-    def __init__(
-        self,
-        core: SubscriptionCore,
-        sink: ReplicaSink,
-        applier: Applier,
-        look_up: Callable[[TopicRecord, str, Keys], Found],
-        state_partitions: Callable[[TopicRecord], Sequence[int]],
-        get: Callable[[TopicState, bytes], bytes | None],
-    ) -> None:
-        self._core = core
-        self._sink = sink
-        self._applier = applier
-        self._look_up = look_up
-        self._state_partitions = state_partitions
-        self._get = get
+    def __init__(self, live: LiveState, entries: EntryReads, tables: Tables) -> None:
+        self._core = live.core
+        self._sink = live.sink
+        self._applier = live.applier
+        self._state_partitions = live.scope.state_partitions
+        self._entries = entries
+        self._tables = tables
 
     def partitions(self, topic: int) -> Sequence[int] | None:
         state = self._applier.topics.get(topic)
@@ -72,11 +58,11 @@ class ReplicaSource:
             found = defined.definition.dim, defined.definition.dtype
         return found
 
-    def lookup(self, topic: int, table: str, keys: Keys) -> Found:
-        return self._look_up(self._state(topic).record, table, keys)
+    def lookup(self, topic: int, table: str, keys: Keys) -> FoundRows:
+        return self._tables.look_up(self._state(topic).record, table, keys)
 
     def get(self, topic: int, key: bytes) -> bytes | None:
-        return self._get(self._state(topic), key)
+        return self._entries.get(self._state(topic), key)
 
     def _state(self, topic: int) -> TopicState:
         state = self._applier.topics.get(topic)
