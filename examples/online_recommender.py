@@ -1,6 +1,6 @@
 """A recommender that learns from its clicks while it serves, and what that is worth when taste moves on.
 
-    python examples/online_recommender.py --plot online_recommender.png     # pip install 'paramstream[torch,examples]'
+    python examples/online_recommender.py --plot online_recommender.png     # pip install 'paramstream[torch,rows,examples]'
 
     visits ─► served: rows and head of this moment ─► clicks ─► two trainers ─┬─► gradients of rows ─► every replica applies them
                                                                               └─► gradients of the head ─► a parameter server
@@ -16,7 +16,7 @@ Where one of these does not hold it exits with 1, and says which.
 """
 
 import argparse
-import importlib
+import importlib.util
 import json
 import multiprocessing
 import sys
@@ -42,6 +42,8 @@ VISITS = 256
 AHEAD = 8
 """So many batches are served at most before the head that learnt from the first of them is there."""
 TRAINERS = ("trainer-0", "trainer-1")
+DRAM = "6MiB" if importlib.util.find_spec("numba") else "24MiB"
+"""Too little for the table. Its index takes several times as much without numba."""
 WAIT_S = 60.0
 
 
@@ -272,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", type=int, default=5, help="2 or more; a frozen copy is taken at each but the first")
     parser.add_argument("--batches", type=int, default=300, help="in a phase (default %(default)s)")
-    parser.add_argument("--dram", default="6MiB", help="memory of the serving process's rows (default %(default)s)")
+    parser.add_argument("--dram", default=DRAM, help="memory of the serving process's rows (default %(default)s)")
     parser.add_argument(
         "--fresh-within", type=float, default=1.0, metavar="S", help="99 %% of gradients (default %(default)s)"
     )
