@@ -42,8 +42,10 @@ def write_table(path: Path, definition: Table, batches: Iterable[RowBatch], *, s
 
     Each column waits in a file of its own beside `path` until all of them are known: their places depend on the number of rows.
     Raises `StorageFull` or `CorruptLog` where the disk takes nothing, `InvalidEvent` where state is of another kind of optimizer than
-    the definition's; then nothing of that name has changed.
+    the definition's or `path` has no folder to lie in; then nothing of that name has changed.
     """
+    if not path.parent.is_dir():
+        raise InvalidEvent(f"{path.parent} is no folder", item=definition.table, remedy="Make it first")
     try:
         with ExitStack() as opened:
             names = (KEYS, ROWS, STATE) if state else (KEYS, ROWS)

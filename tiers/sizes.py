@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import cast
 
 from ..errors import InvalidEvent
 
@@ -34,7 +35,7 @@ def parse_size(size: int | str) -> int:
         if size < 0:
             raise InvalidEvent(f"a size cannot be negative: {size}")
         return size
-    match = _SIZE.fullmatch(size.strip())
+    match = _SIZE.fullmatch(size.strip()) if isinstance(cast(object, size), str) else None
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidEvent(

@@ -24,10 +24,12 @@ def test_a_size_is_the_bytes_it_says(text: int | str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "4 G", "4GiBs", "-1", "1e9", "0x10", "1,5GiB", "1.5", "0.3KB B", "１GiB"])
-def test_what_is_no_size_is_refused_by_name(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "4 G", "4GiBs", "-1", "1e9", "0x10", "1,5GiB", "1.5", "0.3KB B", "１GiB", 1.5, None]
+)
+def test_what_is_no_size_is_refused_by_name(text: object) -> None:
     with pytest.raises(ValueError) as caught:
-        parse_size(text)
+        parse_size(text)  # type: ignore[arg-type]
     assert repr(text) in str(caught.value)
 
 
