@@ -77,6 +77,9 @@ MOVED_S = 0.005
 LOOK_HOLDS_S = 10.0
 """A look at a log's tail is good for so long, where whoever is sent away for it comes back and asks again."""
 
+MAX_BEYOND = 1000
+"""Positions that are remembered for it."""
+
 BATCH_MESSAGES = 256
 
 SLACK = 2
@@ -123,6 +126,8 @@ class Loop:
         """Closed until all of their segment is synced: then a base begins the next one."""
         self._moved: set[PartitionId] = set()
         self._blocked: list[Owned] = []
+        self._beyond: dict[tuple[str | None, int | None, int | None], float] = {}
+        """Positions (topic, partition, position) beyond what was sequenced here that events have named, and when the first one did."""
         """Partitions with a follower whose pipe was full."""
         self._stopped: deque[tuple[Owned, ParamstreamError]] = deque()
         """Since the last message."""
@@ -348,8 +353,17 @@ class Loop:
             for owned in self._partitions.owned.values()
             if (owned.core.settings.topic_name, owned.core.partition[1]) == (beyond.topic, beyond.partition)
         ]
-        since = time.monotonic() - LOOK_HOLDS_S
+        since = self._met(beyond)
         return not self._partitions.log.shared or all(self._is_still_owner(owned, since) for owned in named)
+
+    def _met(self, beyond: InvalidEvent) -> float:
+        """When an event first named that position, of late: only a look since then knows of another owner who gave it."""
+        now, place = time.monotonic(), (beyond.topic, beyond.partition, beyond.position)
+        if now - self._beyond.get(place, -LOOK_HOLDS_S) >= LOOK_HOLDS_S:
+            if len(self._beyond) >= MAX_BEYOND:
+                self._beyond.clear()
+            self._beyond[place] = now
+        return self._beyond[place]
 
     def _begin(self, peer: Peer, follow: Follow) -> None:
         partition = (follow.topic, follow.partition)

@@ -111,4 +111,14 @@ REGRESSIONS = [
             "83 rest, 84 put, 86 rest",
         ),
     ),
+    Regression(
+        "an event was refused for a past that another broker had given: the look at the log that said otherwise was older than the event",
+        Scenario.of(
+            1116,
+            "6 rest, 7 rest, 8 lose the group, 10 rest, 11 rest, 12 rest, 13 rest, 14 rest, 34 lose the group, 35 cut one way, "
+            "36 rest, 37 rest, 38 rest, 39 rest, 40 rest, 41 rest, 42 rest, 44 rest, 45 rest, 46 stop, 48 rest, 51 rest, 52 rest, "
+            "53 rest, 61 rest, 62 rest, 63 rest, 64 rest, 65 rest, 75 rest, 78 rest, 79 cut from the log, 101 rest, 103 rest, "
+            "104 rest, 105 rest, 107 rest, 108 put",
+        ),
+    ),
 ]

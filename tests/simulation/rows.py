@@ -28,7 +28,9 @@ RowHow = Literal["write", "gradients", "delete"]
 """What is done to a row. "gradients": of one key that repeats."""
 
 _DELETED_BY: Final = 1 << 62
-"""Keys from here on are never written: what a deletion names beside its own, so that it can be known."""
+"""Keys from here on are never written: what a deletion names beside its own, so that it can be known. Each is of one partition."""
+_PARTITIONS: Final = 8
+"""More than a topic has."""
 
 
 class Row(NamedTuple):
@@ -61,7 +63,8 @@ def write_of_number(number: int) -> Write:
 def row_draft(partition: PartitionId, key: int, write: Write, how: RowHow) -> Draft:
     number = number_of(write)
     if how == "delete":
-        return Draft.of(partition, DeleteRows(TABLE.table, 2), (struct.pack("<2q", key, _DELETED_BY + number),), 64)
+        mark = _DELETED_BY + number * _PARTITIONS + partition[1]
+        return Draft.of(partition, DeleteRows(TABLE.table, 2), (struct.pack("<2q", key, mark),), 64)
     if how == "write":
         bulk = struct.pack("<q2d", key, number, 1.0)
         return Draft.of(partition, Rows(TABLE.table, 1, TABLE.dim, TABLE.dtype), (bulk,), 64)
@@ -74,7 +77,7 @@ def writes_of_rows(frame: EventFrame) -> list[Write]:
     payload = frame.payload
     if isinstance(payload, DeleteRows):
         keys = struct.unpack(f"<{payload.count}q", frame.bulk)
-        return [write_of_number(key - _DELETED_BY) for key in keys if key >= _DELETED_BY]
+        return [write_of_number((key - _DELETED_BY) // _PARTITIONS) for key in keys if key >= _DELETED_BY]
     if not isinstance(payload, Rows | Gradients):
         return []
     first = struct.unpack_from("<d", frame.bulk, 8 * payload.count)[0]
