@@ -69,7 +69,7 @@ def test_a_broker_that_is_gone_and_back_is_met_again_by_everybody(endpoint: str,
             last = pub.publish_weights(value(2), version=2)
             rep.wait(last, WAIT_S)
             assert rep.weights().version == 2
-            assert not eventually(lambda: (now := rep.status()).connected and now).stale
+            eventually(lambda: (now := rep.status()).connected and not now.stale)
             # Each once, in order, without a gap over the absence.
             puts = (event for event in events if event.kind == "put")
             values = [event.items[0][1] for event in islice(puts, 51)]
