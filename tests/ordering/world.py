@@ -184,6 +184,8 @@ def run_world(
                 directory=Directory(control.request),
                 make_link=delaying_links([endpoint], seed * 100 + index),
                 name=f"replica-{index}",
+                # A version that is passed over because a newer one is there would be in no delivery log.
+                catch_up="all",
                 ordering=follower.ordering,
                 partitions=follower.partitions,
                 on_applied=follower.record,
