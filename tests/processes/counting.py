@@ -11,8 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -20,6 +18,7 @@ import paramstream as ps
 from paramstream.consumers.events import Event
 
 from .child import Child
+from .family import Family
 from .patience import patiently
 from .processor import EVERY, MODEL, ONE, ONES, SOURCE, SUMS, TABLE, TOTALS, weights_of
 from .world import Home, free_port
@@ -33,18 +32,15 @@ Counts = dict[int, int]
 """By partition."""
 
 
-class Counting:
-    """All of it. Whatever happens, `close` kills every child by its own pid."""
+class Counting(Family):
+    """All of it."""
 
     def __init__(self, folder: Path, home: Home, chance: random.Random) -> None:
+        super().__init__(START_S)
         self.folder = folder
         self.home = home
         self.chance = chance
         self.endpoints = {name: f"tcp://127.0.0.1:{free_port()}" for name in home.brokers}
-        self.children: dict[str, Child] = {}
-        self.starting: set[str] = set()
-        """Children that have not said that they are up."""
-        self.client: ps.Client | None = None
         self.given = 0
 
     @property
@@ -90,25 +86,6 @@ class Counting:
         else:
             child.kill()
         self.starting.discard(name)
-
-    def await_all_up(self) -> None:
-        for name in list(self.starting):
-            self.children[name].read(START_S)
-            self.starting.discard(name)
-
-    def close(self) -> None:
-        for child in self.children.values():
-            child.kill()
-        if self.client is not None:
-            self.client.close(timeout=5)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- what goes in -----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from paramstream.eventlog.reading import FolderReader
 from reference.adagrad_rows import AdagradRows
 
 from .child import Child
+from .family import Family
 from .patience import patiently
 from .rows import EPS, FIRST, LR, PARTITIONS, TABLE, TOPIC
 from .world import free_port
@@ -50,19 +49,16 @@ class Size:
     """Within this everything is quiet at the end."""
 
 
-class Learning:
-    """All of it. Whatever happens, `close` kills every child by its own pid."""
+class Learning(Family):
+    """All of it."""
 
     def __init__(self, folder: Path, size: Size, chance: random.Random) -> None:
+        super().__init__(START_S)
         self.folder = folder
         self.size = size
         self.chance = chance
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        self.children: dict[str, Child] = {}
-        self.starting: set[str] = set()
-        """Children that have not said that they are up."""
         self.kills = 0
-        self.client: ps.Client | None = None
 
     # --- life and death ---------------------------------------------------------------------------------------------------
 
@@ -109,25 +105,6 @@ class Learning:
         self.kills += 1
         self.spawn(victim)
         return victim
-
-    def await_all_up(self) -> None:
-        for name in list(self.starting):
-            self.children[name].read(START_S)
-            self.starting.discard(name)
-
-    def close(self) -> None:
-        for child in self.children.values():
-            child.kill()
-        if self.client is not None:
-            self.client.close(timeout=5)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- the end ----------------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import paramstream as ps
 from paramstream.consumers.events import Event
 
 from .child import Child
+from .family import Family
 from .journal import JournalReader
 from .load import TABLE, TABLE_DIM, TABLE_DTYPE, TTLS_S
 from .patience import patiently
@@ -108,23 +108,20 @@ class Tail:
             self.events[at] = event
 
 
-class World:
-    """All of it. Whatever happens, `close` kills every child by its own pid."""
+class World(Family):
+    """All of it."""
 
     def __init__(self, folder: Path, home: Home, chance: random.Random) -> None:
+        super().__init__(START_S)
         self.chance = chance
         self.folder = folder
         self.home = home
         self.endpoints = {name: f"tcp://127.0.0.1:{free_port()}" for name in home.brokers}
         self.lives = dict.fromkeys(PUBLISHERS, 0)
-        self.children: dict[str, Child] = {}
-        self.starting: set[str] = set()
-        """Children that have not said that they are up."""
         self.journals: dict[str, JournalReader] = {}
         """By producer and life: `p0.3`."""
         self.lived: set[str] = set()
         """Those of `journals` whose publisher was never killed."""
-        self.client: ps.Client | None = None
         self.tails: dict[str, Tail] = {}
         """By topic."""
 
@@ -194,31 +191,15 @@ class World:
         self.starting.discard(name)
         self.lived.discard(f"{name}.{self.lives.get(name, 0)}")
 
-    def await_all_up(self) -> None:
-        for name in list(self.starting):
-            self.children[name].read(START_S)
-            self.starting.discard(name)
-
     def check(self) -> None:
         """No child has ended by itself."""
         for child in self.children.values():
             child.check()
 
     def close(self) -> None:
-        for child in self.children.values():
-            child.kill()
+        super().close()
         for journal in self.journals.values():
             journal.close()
-        if self.client is not None:
-            self.client.close(timeout=5)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- what is going on ---------------------------------------------------------------------------------------------------
 
